@@ -1,0 +1,157 @@
+# peftd - see `make help`. GNU make; everything is built under build/.
+#
+# VARIANT selects how: release (default), debug, asan (address + undefined), tsan.
+# Objects go to build/$(VARIANT)/; the release server is build/peftd.
+
+VARIANT ?= release
+B := build/$(VARIANT)
+CC := gcc
+PY := python3
+MAKEFLAGS += --no-builtin-rules
+
+COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+WARN := -Wall -Wextra -Wshadow -Wmissing-prototypes -Wstrict-prototypes -Wpointer-arith -Werror
+FLAGS_release := -O2 -g -DNDEBUG
+FLAGS_debug := -O0 -g3
+FLAGS_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+FLAGS_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
+CFLAGS = -std=gnu11 -I. -pthread $(WARN) $(FLAGS_$(VARIANT)) $(FLAGS_FILE)
+LDFLAGS = -pthread $(filter -fsanitize=%,$(FLAGS_$(VARIANT)))
+LIBS := -lmicrohttpd -luv -larchive -lcrypto -lz -ljansson -lpcre2-8 -lutf8proc -lopenblas -lm
+
+CORE := $(wildcard core/*/*.c)
+STORE := $(wildcard adapters_store/*.c)
+SERVER := $(filter-out server/main.c,$(wildcard server/*.c server/*/*.c))
+TESTS := $(shell find tests -name 'test_*.c' 2>/dev/null | sort)
+TEST_HELP := $(wildcard tests/support/*.c)
+FUZZ := $(wildcard tests/fuzz/fuzz_*.c)
+TOOLS := $(patsubst tools/%.c,%,$(wildcard tools/*.c))
+BENCH := $(patsubst bench/%.c,%,$(wildcard bench/bench_*.c))
+
+obj = $(patsubst %.c,$(B)/%.o,$(1))
+LIB := $(B)/libpeft_core.a
+OBJ_APP := $(call obj,$(STORE) $(SERVER))
+ALL_SRC := $(CORE) $(STORE) $(SERVER) server/main.c
+
+# Instruction-set flags stand here and nowhere else (core/kern/kern.h, levels).
+ISA_avx2 := -mavx2 -mfma -mf16c
+ISA_avx512 := $(ISA_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl
+KERN_OPT := $(if $(filter release,$(VARIANT)),-O3)
+$(B)/core/kern/%.o: FLAGS_FILE += $(KERN_OPT)
+$(call obj,$(wildcard core/kern/*_avx2.c core/kern/*_avx2_*.c)): FLAGS_FILE += $(ISA_avx2)
+$(call obj,$(wildcard core/kern/*_avx512.c core/kern/*_avx512_*.c)): FLAGS_FILE += $(ISA_avx512)
+$(B)/server/main.o $(B)/server/api/info_get.o: FLAGS_FILE += -DPEFTD_COMMIT='"$(COMMIT)"'
+
+.PHONY: all help deps
+all: $(B)/peftd $(if $(filter release,$(VARIANT)),build/peftd) ## build the server (build/peftd) and the tools
+all: $(TOOLS:%=$(B)/tools/%)
+
+help: ## this list
+	@echo "peftd: many fine-tuned tasks, one model, one batch"; echo
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@echo; echo "  VARIANT=release|debug|asan|tsan selects the build; SEED=n goes to make parity"
+
+deps: ## install what is missing from Debian (sudo if not root)
+	@tools/deps.sh
+
+# Any build asks for the dependencies once.
+build/.deps: tools/deps.sh
+	@mkdir -p build
+	@tools/deps.sh
+	@touch $@
+
+$(B)/%.o: %.c | build/.deps
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(LIB): $(call obj,$(CORE))
+	@rm -f $@
+	ar rcs $@ $^
+
+$(B)/peftd: $(call obj,server/main.c) $(OBJ_APP) $(LIB)
+	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
+
+build/peftd: build/release/peftd
+	@cp -f $< $@.new && mv -f $@.new $@
+
+$(B)/tools/%: $(B)/tools/%.o $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
+
+$(B)/bench/%: $(B)/bench/%.o $(OBJ_APP) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
+
+# ---- tests --------------------------------------------------------------------
+
+# tests/core/tok/test_bpe.c has `Suite *bpe_suite(void)`; the runner's main is made
+# from the list of files, so a new test file is never forgotten.
+SUITES := $(patsubst test_%,%_suite,$(basename $(notdir $(TESTS))))
+$(B)/tests/main.c: $(TESTS) Makefile
+	@mkdir -p $(@D)
+	@{ echo '#include <check.h>'; echo '#include <stdlib.h>'; \
+	   for s in $(SUITES); do echo "Suite *$$s(void);"; done; \
+	   echo 'int main(void){SRunner *r = srunner_create(NULL); int bad;'; \
+	   for s in $(SUITES); do echo "srunner_add_suite(r, $$s());"; done; \
+	   echo 'srunner_run_all(r, CK_ENV); bad = srunner_ntests_failed(r); srunner_free(r); return bad != 0;}'; } > $@
+
+$(B)/tests/main.o: $(B)/tests/main.c
+	$(CC) $(CFLAGS) -c $< -o $@
+
+$(B)/unit: $(B)/tests/main.o $(call obj,$(TESTS) $(TEST_HELP)) $(OBJ_APP) $(LIB)
+	$(CC) $(LDFLAGS) $^ -o $@ -lcheck -lsubunit -lrt $(LIBS)
+
+.PHONY: unit check lint integration parity fuzz-replay fuzz bench demo clean
+unit: $(B)/unit ## unit tests of VARIANT (CK_RUN_SUITE=name for one)
+	CK_DEFAULT_TIMEOUT=120 $(B)/unit
+
+integration: all ## HTTP tests against a running server of VARIANT (Python 3, standard library)
+	PEFTD=$(abspath $(B)/peftd) $(PY) -m unittest discover -s tests/integration -t . -q
+
+golden: all ## every committed golden over HTTP, all tasks mixed in one call
+	$(PY) tests/parity/parity.py --golden tests/golden --peftd $(B)/peftd
+
+FUZZ_BIN := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(FUZZ))
+FUZZ_FLAGS := -std=gnu11 -I. -pthread -g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+FUZZ_OBJ := $(patsubst %.c,build/fuzz/%.o,$(CORE) $(STORE) $(SERVER))
+build/fuzz/%.o: %.c | build/.deps
+	@mkdir -p $(@D)
+	clang-14 $(FUZZ_FLAGS) $(FLAGS_FILE) -MMD -MP -c $< -o $@
+build/fuzz/core/kern/%_avx2.o build/fuzz/core/kern/%_avx2_product.o: FLAGS_FILE += $(ISA_avx2)
+build/fuzz/core/kern/%_avx512.o build/fuzz/core/kern/%_avx512_product.o: FLAGS_FILE += $(ISA_avx512)
+build/fuzz/lib.a: $(FUZZ_OBJ)
+	@rm -f $@
+	ar rcs $@ $^
+build/fuzz/fuzz_%: build/fuzz/tests/fuzz/fuzz_%.o build/fuzz/lib.a
+	clang-14 -pthread -fsanitize=fuzzer,address,undefined $^ -o $@ $(LIBS)
+
+fuzz-replay: $(FUZZ_BIN) ## every kept fuzz input once
+	@for f in $(FUZZ_BIN); do n=$${f##*/fuzz_}; echo "fuzz-replay $$n"; \
+	  $$f -runs=0 -rss_limit_mb=2048 tests/fuzz/corpus/$$n > build/fuzz/$$n.log 2>&1 || { tail -30 build/fuzz/$$n.log; exit 1; }; done
+
+SECONDS_EACH ?= 60
+fuzz: $(FUZZ_BIN) ## fuzz each target for SECONDS_EACH; new inputs stay under build/fuzz/new
+	@for f in $(FUZZ_BIN); do n=$${f##*/fuzz_}; mkdir -p build/fuzz/new/$$n; \
+	  $$f -max_total_time=$(SECONDS_EACH) -rss_limit_mb=2048 -artifact_prefix=build/fuzz/new/ \
+	  build/fuzz/new/$$n tests/fuzz/corpus/$$n || exit 1; done
+
+lint: | build/.deps ## format, layer arrows, header homes, sizes, clang-tidy
+	$(PY) tools/lint.py
+
+check: ## dependencies, build, style, every test, sanitizers included
+	@tools/check.sh
+
+SEED ?= 1
+parity: all ## fresh goldens with SEED from the Python libraries, compared over HTTP
+	PEFTD=$(B)/peftd SEED=$(SEED) tests/parity/run.sh
+
+bench: all $(BENCH:%=$(B)/bench/%) ## the table of numbers (peers included when installed)
+	bench/run.sh
+
+demo: ## two real models, eight trained tasks, real answers
+	demo/run.sh
+
+clean: ## remove build/
+	rm -rf build
+
+-include $(shell find build -name '*.d' 2>/dev/null)

@@ -1,0 +1,166 @@
+/* adapters_store/ads_store.h - bytes to adapters: what is on disk, what is in
+ * memory, and which version a task points to.
+ *
+ * On disk (a plain directory; ls, rsync and NFS can carry it):
+ *
+ *   versions/<sha256>/        immutable: the files as uploaded, and version.json
+ *   tasks/<task>.json         the task's pointer: version, generation, history
+ *   tmp/                      unfinished uploads; emptied at open
+ *   damaged/                  versions set aside, with a reason file
+ *
+ * A version's name is the SHA-256 of its content (ads_content_hash()). A pointer
+ * moves by writing a new file, fsync, rename, fsync of the directory; nothing is
+ * visible before it is complete, and every state survives kill -9.
+ *
+ * In memory a version is ABSENT, LOADING or RESIDENT (compiled, struct delta).
+ * Residents are bounded in bytes; the least recently used that nobody has pinned
+ * is dropped. Loads run on libuv's worker threads, never on the caller's; a second
+ * acquire of a version that is LOADING waits for the first.
+ *
+ * Threads: every function from any thread, except where a comment names one.
+ * Ownership: named at each function.
+ */
+#ifndef ADS_STORE_H
+#define ADS_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/err.h"
+#include "core/base/file.h"
+
+struct ads_store;
+struct ads_adapter; /* one immutable, resident version */
+struct delta;
+struct model;
+
+enum { ADS_NAME_MAX = 128, ADS_VERSION_LEN = 64 };
+
+struct ads_options {
+    const char *dir;             /* copied; created if absent */
+    const struct model *model;   /* borrowed until close; deltas are compiled against it */
+    uint64_t resident_max_bytes; /* 0 = 1 GiB */
+    uint64_t store_max_bytes;    /* 0 = no limit; else CORE_E_STORE_FULL */
+    uint64_t upload_max_bytes;   /* 0 = 256 MiB: files of one version */
+};
+
+/* Opens or creates the store, reads every pointer, checks that each version it
+ * names is complete; a damaged one is moved to damaged/ with a warning and its
+ * task falls back to the newest good version of its history, or goes.
+ * CORE_E_STORE_UNAVAILABLE, CORE_E_NOMEM. */
+int ads_store_open(struct ads_store **out, const struct ads_options *opt, struct core_err *err);
+/* Waits for loads and until every adapter is released; sets *store to NULL. */
+void ads_store_close(struct ads_store **store);
+/* SIGHUP: takes up what another process has put into the directory. */
+int ads_store_rescan(struct ads_store *store, struct core_err *err);
+
+/* True for [A-Za-z0-9][A-Za-z0-9._-]{0,127}. "base" is valid and reserved. */
+bool ads_name_ok(const char *name);
+/* A file name of an upload: [A-Za-z0-9._-], no leading dot, at most 128. */
+bool ads_file_name_ok(const char *name);
+
+/* Content hash of a set of files: SHA-256 over, for each file in order of name,
+ * name, NUL, length as u64 little-endian, bytes. */
+void ads_content_hash(const struct core_file *file, size_t n, char out[ADS_VERSION_LEN + 1]);
+
+/* What is known of one version of one task. Plain data, copied out. */
+struct ads_info {
+    char task[ADS_NAME_MAX + 1];
+    char version[ADS_VERSION_LEN + 1];
+    uint64_t generation;      /* pointer moves of the task so far */
+    char kind[24], method[24];
+    char *program_json;       /* array text of program lines, or NULL; owned: ads_info_release() */
+    bool is_current, is_resident, is_pinned, is_new;
+    uint64_t bytes_stored, bytes_resident;
+    double created, last_used; /* Unix seconds; 0 = never */
+    uint64_t n_requests;
+};
+void ads_info_release(struct ads_info *info);
+
+struct ads_put_options {
+    bool is_dry_run;       /* compile and report, store nothing */
+    bool no_activate;      /* store the version, leave the pointer */
+    const char *if_match;  /* full version the pointer must have, or NULL */
+    bool if_none_match;    /* the task must not exist */
+};
+/* Stores a version of `task` and moves its pointer. Compiles first: what does not
+ * fit is refused and nothing stays. Blocks (disk, fsync): call it from a worker
+ * (ads_put_async()). info->is_new tells whether the version was new for the store.
+ * CORE_E_BAD_FIELD (file name, none, two alike), CORE_E_NAME_RESERVED,
+ * CORE_E_VERSION_MISMATCH, CORE_E_STORE_FULL, CORE_E_STORE_UNAVAILABLE,
+ * CORE_E_BODY_TOO_LARGE, and those of delta_compile(). */
+int ads_put(struct ads_store *store, const char *task, const struct core_file *file, size_t n_files,
+            const struct ads_put_options *opt, struct ads_info *info, struct core_err *err);
+
+/* Runs work(arg) on one of libuv's worker threads, then frees nothing: `work`
+ * itself hands its result on. CORE_E_OVERLOADED when too much is queued. */
+int ads_run_async(struct ads_store *store, void (*work)(void *arg), void *arg, struct core_err *err);
+
+/* Moves the pointer: to `version` (full or unique prefix of >= 8), or NULL for
+ * the one before. CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION. Blocks. */
+int ads_rollback(struct ads_store *store, const char *task, const char *version,
+                 struct ads_info *info, struct core_err *err);
+/* Removes the task (version NULL) or one version that is not current. Requests in
+ * flight keep their adapter. Blocks. CORE_E_BUSY: the version is current. */
+int ads_delete(struct ads_store *store, const char *task, const char *version,
+               struct core_err *err);
+
+/* One task (its current version, or version/prefix). *info is the caller's. */
+int ads_get(struct ads_store *store, const char *task, const char *version, struct ads_info *info,
+            struct core_err *err);
+/* Tasks in order of name, after `after` (NULL: from the first), at most `max`;
+ * returns how many were filled, *more tells whether others follow. */
+size_t ads_list(struct ads_store *store, const char *after, struct ads_info *info, size_t max,
+                bool *more);
+/* Versions of a task, newest first; the count or a negative code. */
+int ads_versions(struct ads_store *store, const char *task, struct ads_info *info, size_t max,
+                 struct core_err *err);
+
+/* The stored files of a version, mapped: for GET .../files. */
+struct ads_files {
+    struct core_file *file;
+    struct core_map *map;
+    size_t n;
+};
+int ads_files_open(struct ads_store *store, const char *task, const char *version,
+                   struct ads_files *out, struct core_err *err);
+void ads_files_release(struct ads_files *f);
+
+/* ---- use ------------------------------------------------------------------- */
+
+/* Pins task's current version, or `version` (full or unique prefix >= 8), loading
+ * it first if needed. Returns
+ *   1   resident: *out is pinned, `ready` will not be called
+ *   0   being loaded: ready(arg, adapter, err) is called later, exactly once, from a
+ *       worker thread, with a pinned adapter, or NULL and *err
+ *   <0  CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION, CORE_E_OVERLOADED (residency
+ *       full of pinned adapters); `ready` will not be called
+ * Give every pinned adapter back with ads_release() exactly once. */
+typedef void (*ads_ready_fn)(void *arg, const struct ads_adapter *adapter,
+                             const struct core_err *err);
+int ads_acquire(struct ads_store *store, const char *task, const char *version,
+                ads_ready_fn ready, void *arg, const struct ads_adapter **out,
+                struct core_err *err);
+void ads_release(struct ads_store *store, const struct ads_adapter *adapter);
+
+/* Valid while pinned. */
+const struct delta *ads_adapter_delta(const struct ads_adapter *a);
+const char *ads_adapter_task(const struct ads_adapter *a); /* the task it was acquired under */
+const char *ads_adapter_version(const struct ads_adapter *a);
+uint64_t ads_adapter_generation(const struct ads_adapter *a);
+
+/* Residency by hand: each waits until it is so; call from a worker. */
+int ads_load(struct ads_store *store, const char *task, struct core_err *err);
+int ads_unload(struct ads_store *store, const char *task, struct core_err *err);
+int ads_pin(struct ads_store *store, const char *task, bool pin, struct core_err *err);
+
+/* Counters for /metrics, read at once. */
+struct ads_stats {
+    uint64_t n_stored, n_resident, n_loading, bytes_stored, bytes_resident;
+    uint64_t n_loads_ok, n_loads_failed, n_evictions;
+    double load_seconds_sum;
+};
+void ads_store_stats(struct ads_store *store, struct ads_stats *out);
+
+#endif

@@ -1,0 +1,89 @@
+/* core/base/alloc.c - see alloc.h. */
+#include "core/base/alloc.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+atomic_long core__alloc_fail_at = -1;
+
+static bool must_fail(void)
+{
+    long at = atomic_load_explicit(&core__alloc_fail_at, memory_order_relaxed);
+
+    while (at >= 0) {
+        if (atomic_compare_exchange_weak(&core__alloc_fail_at, &at, at - 1))
+            return at == 0;
+    }
+    return false;
+}
+
+bool core_mul_size(size_t a, size_t b, size_t *out)
+{
+    size_t r;
+
+    if (__builtin_mul_overflow(a, b, &r))
+        return false;
+    *out = r;
+    return true;
+}
+
+bool core_add_size(size_t a, size_t b, size_t *out)
+{
+    size_t r;
+
+    if (__builtin_add_overflow(a, b, &r))
+        return false;
+    *out = r;
+    return true;
+}
+
+void *core_malloc(size_t n_bytes)
+{
+    return must_fail() ? NULL : malloc(n_bytes ? n_bytes : 1);
+}
+
+void *core_calloc(size_t n, size_t size)
+{
+    return must_fail() ? NULL : calloc(n ? n : 1, size ? size : 1);
+}
+
+void *core_realloc(void *p, size_t n_bytes)
+{
+    return must_fail() ? NULL : realloc(p, n_bytes ? n_bytes : 1);
+}
+
+char *core_strndup(const char *s, size_t n)
+{
+    char *copy = core_malloc(n + 1);
+
+    if (!copy)
+        return NULL;
+    memcpy(copy, s, n);
+    copy[n] = 0;
+    return copy;
+}
+
+char *core_strdup(const char *s)
+{
+    return core_strndup(s, strlen(s));
+}
+
+void core_free(void *p)
+{
+    free(p);
+}
+
+void *core_alloc_aligned(size_t n_bytes)
+{
+    size_t rounded;
+    void *p;
+
+    if (must_fail() || !core_add_size(n_bytes, 64, &rounded))
+        return NULL;
+    rounded &= ~(size_t)63;
+    p = aligned_alloc(64, rounded);
+    if (p)
+        memset(p, 0, rounded);
+    return p;
+}

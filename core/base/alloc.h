@@ -1,0 +1,30 @@
+/* core/base/alloc.h - every allocation of the project goes through here, so
+ * that tests can make the k-th one fail. Threads: all. */
+#ifndef CORE_BASE_ALLOC_H
+#define CORE_BASE_ALLOC_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* As malloc and friends; NULL when memory is short. core_free(NULL) is fine.
+ * A size of 0 gives a unique pointer that may be freed. */
+void *core_malloc(size_t n_bytes);
+void *core_calloc(size_t n, size_t size); /* zeroed; NULL if n * size overflows */
+void *core_realloc(void *p, size_t n_bytes);
+char *core_strdup(const char *s);
+char *core_strndup(const char *s, size_t n); /* n bytes and a final 0 */
+void core_free(void *p);
+
+/* 64-byte aligned, zeroed: rows and panels for the kernels. Free with core_free(). */
+void *core_alloc_aligned(size_t n_bytes);
+
+/* *out = a * b (or a + b); false, and *out untouched, if that overflows. */
+bool core_mul_size(size_t a, size_t b, size_t *out);
+bool core_add_size(size_t a, size_t b, size_t *out);
+
+/* Tests only: when >= 0, counts down at each allocation of any thread; the one
+ * that finds 0 fails. -1 (the default) switches it off. */
+extern atomic_long core__alloc_fail_at;
+
+#endif

@@ -1,0 +1,62 @@
+/* core/base/file.c - see file.h. */
+#include "core/base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/err.h"
+
+const struct core_file *core_file_find(const struct core_file *f, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(f[i].name, name) == 0)
+            return &f[i];
+    return NULL;
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+int core_map_open(struct core_map *m, const char *path, struct core_err *err)
+{
+    struct stat st;
+    void *p = NULL;
+    int rc = 0;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
+        rc = core_err_set(err, CORE_E_STORE_UNAVAILABLE, "%s: %s", base_name(path),
+                          fd < 0 ? strerror(errno) : "not a regular file");
+        goto out;
+    }
+    if (st.st_size > 0) {
+        p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED) {
+            rc = core_err_set(err, CORE_E_STORE_UNAVAILABLE, "%s: %s", base_name(path),
+                              strerror(errno));
+            goto out;
+        }
+    }
+    m->bytes = p;
+    m->n_bytes = (size_t)st.st_size;
+out:
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+void core_map_release(struct core_map *m)
+{
+    if (m->n_bytes)
+        munmap((void *)(uintptr_t)m->bytes, m->n_bytes);
+    *m = (struct core_map){0};
+}

@@ -1,0 +1,33 @@
+/* core/base/file.h - named bytes: how files travel between the layers without
+ * anyone opening a path that a client chose. */
+#ifndef CORE_BASE_FILE_H
+#define CORE_BASE_FILE_H
+
+#include <stddef.h>
+
+struct core_err;
+
+/* One file as a client or a library saved it. Borrowed: who made the array
+ * owns names and bytes. */
+struct core_file {
+    const char *name; /* base name, no directory: "adapter_config.json" */
+    const void *bytes;
+    size_t n_bytes;
+};
+
+/* The file called `name`, or NULL. */
+const struct core_file *core_file_find(const struct core_file *f, size_t n, const char *name);
+
+/* A read-only private mapping of a whole file. Zero-initialise; the bytes stay
+ * valid until core_map_release(). An empty file maps to n_bytes 0. */
+struct core_map {
+    const void *bytes;
+    size_t n_bytes;
+};
+
+/* CORE_E_STORE_UNAVAILABLE if the file cannot be
+ * opened or mapped; the message names the base name only. */
+int core_map_open(struct core_map *m, const char *path, struct core_err *err);
+void core_map_release(struct core_map *m);
+
+#endif

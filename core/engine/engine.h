@@ -1,0 +1,144 @@
+/* core/engine/engine.h - the one owner of the model, the KV memory and the step.
+ *
+ * Two nouns: the engine, and a job (one input of one task). Everyone else submits
+ * jobs; the engine thread picks rows from all of them under a token budget (decode
+ * rows first, then chunks of prompts, then encoder inputs), sorts them by task, runs
+ * one forward pass over the flat rows, and hands results to the jobs' callbacks.
+ * Jobs join and leave at every step. Nothing is allocated inside a step: a job
+ * brings all memory of its own, made by engine_job_new() on the caller's thread.
+ *
+ * Admission: a job is queued at once or refused (CORE_E_OVERLOADED). It starts when
+ * KV blocks for its prompt and all tokens it may produce are free, so a running
+ * job never has to be put back.
+ *
+ * Threads: new/submit/cancel/free/stats from any thread; callbacks come from the
+ * engine thread and must neither block nor free the job.
+ */
+#ifndef CORE_ENGINE_ENGINE_H
+#define CORE_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct core_err;
+struct delta;
+struct engine;
+struct engine_job;
+struct model;
+
+struct engine_options {
+    unsigned n_threads;        /* 0 = one per core */
+    unsigned max_batch_tokens; /* rows of a step; 0 = 512 */
+    unsigned max_batch_jobs;   /* jobs of a step; 0 = 256 */
+    unsigned max_queue;        /* waiting jobs; 0 = 1024 */
+    uint64_t kv_bytes;         /* KV memory of a decoder; 0 = 1 GiB */
+    unsigned context_max;      /* tokens of one sequence; 0 = the model's, at most what KV holds */
+};
+
+int engine_new(struct engine **out, const struct model *m, const struct engine_options *opt,
+               struct core_err *err);
+/* Cancels what is left, joins the thread, sets *e to NULL. */
+void engine_free(struct engine **e);
+
+/* Sampling of a generation. Zero means greedy and "off" for each. */
+struct engine_sampling {
+    float temperature; /* 0 = greedy */
+    float top_p;       /* 0 or 1 = off */
+    float min_p;       /* 0 = off */
+    unsigned top_k;    /* 0 = off */
+    float repetition_penalty; /* 0 or 1 = off; over prompt and output, as transformers */
+    uint64_t seed;     /* of this row's own generator */
+};
+
+enum engine_finish { ENGINE_STOP, ENGINE_LENGTH, ENGINE_CANCELLED };
+
+/* One produced token. */
+struct engine_token {
+    int32_t id;
+    float logprob;             /* log softmax of the raw logits; only if n_logprobs > 0 */
+    unsigned n_top;            /* n_logprobs most likely, descending */
+    const int32_t *top_id;
+    const float *top_logprob;
+};
+
+/* What a job's owner is told, on the engine thread. `arg` is the job's. */
+struct engine_callbacks {
+    /* A token is there. Return false to finish now (a stop string was found): the
+     * job ends with ENGINE_STOP. NULL for heads. */
+    bool (*token)(void *arg, const struct engine_token *t);
+    /* The job has ended; its results can be read; the engine will not touch it
+     * again. Called exactly once for every submitted job. err is NULL on success
+     * (a cancelled job is a success with ENGINE_CANCELLED). */
+    void (*done)(void *arg, struct engine_job *job, const struct core_err *err);
+};
+
+struct engine_input {
+    const struct delta *delta;  /* borrowed until done; NULL = the bare model's base task */
+    const char *version;        /* key that keeps tasks apart in a batch: rows of equal
+                                 * delta pointers are one segment; informative here */
+    const int32_t *tokens;      /* [n_tokens], copied */
+    const int32_t *token_types; /* [n_tokens], or NULL = 0; copied */
+    size_t n_tokens;
+    /* generation only */
+    unsigned max_tokens;        /* at most; >= 1 */
+    struct engine_sampling sampling;
+    bool ignore_eos;
+    bool wants_logits;          /* keep the logits after the prompt */
+    unsigned n_logprobs;        /* 0 = none, at most 20 */
+    int priority;               /* higher first; 0 */
+};
+
+/* Makes a job, with all memory it will need. *out is the caller's:
+ * engine_job_free() after done (or if it was never submitted).
+ * CORE_E_INPUT_TOO_LONG (n_tokens + max_tokens against the context; the head of an
+ * encoder against its positions, shift included), CORE_E_BAD_FIELD (empty input, token
+ * id or type out of range), CORE_E_WRONG_KIND, CORE_E_NOMEM. */
+int engine_job_new(struct engine_job **out, struct engine *e, const struct engine_input *in,
+                   const struct engine_callbacks *cb, void *arg, struct core_err *err);
+void engine_job_free(struct engine_job *job);
+
+/* Queues all n jobs or none. CORE_E_OVERLOADED, CORE_E_DRAINING. */
+int engine_submit(struct engine *e, struct engine_job *const *job, size_t n, struct core_err *err);
+/* Ends a submitted job within one step; `done` still comes. Never fails: too late is fine. */
+void engine_cancel(struct engine *e, struct engine_job *job);
+
+/* Results, after done. Borrowed from the job. */
+/* Heads: [n_rows, n_cols] f32: one row (pooled) or one per token (tagging);
+ * embeddings: one row of d_model. Generation: the logits after the prompt
+ * (1 row, vocabulary) when wants_logits, else 0 rows. */
+const float *engine_job_output(const struct engine_job *job, size_t *n_rows, size_t *n_cols);
+/* Generated ids, the end-of-sequence id not included. */
+const int32_t *engine_job_tokens(const struct engine_job *job, size_t *n);
+enum engine_finish engine_job_finish(const struct engine_job *job);
+size_t engine_job_n_prompt(const struct engine_job *job);
+/* Monotonic nanoseconds: submitted, first row computed, first token, done. */
+struct engine_times {
+    uint64_t submitted, started, first_token, done;
+};
+const struct engine_times *engine_job_times(const struct engine_job *job);
+
+/* Refuses new jobs with CORE_E_DRAINING; running ones go on. */
+void engine_drain(struct engine *e);
+
+/* Counters for /metrics: consistent snapshot. Histograms have the bucket bounds
+ * of engine_step_bounds. */
+enum { ENGINE_STEP_BUCKETS = 14 };
+struct engine_stats {
+    uint64_t n_waiting, n_running;
+    uint64_t n_steps, n_rows, n_segments; /* totals */
+    double step_seconds;
+    uint64_t step_seconds_bucket[ENGINE_STEP_BUCKETS]; /* <= 1 ms * 2^i, last = rest */
+    uint64_t step_rows_bucket[ENGINE_STEP_BUCKETS];    /* <= 2^i */
+    uint64_t step_tasks_bucket[ENGINE_STEP_BUCKETS];   /* <= 2^i */
+    uint64_t n_prompt_tokens, n_completion_tokens;
+    uint64_t kv_blocks_total, kv_blocks_used;
+};
+void engine_stats(struct engine *e, struct engine_stats *out);
+
+/* Longest prompt + completion of one sequence, tokens. */
+unsigned engine_context_max(const struct engine *e);
+/* A copy of the effective options, after defaults. */
+struct engine_options engine_options_used(const struct engine *e);
+
+#endif

@@ -1,0 +1,63 @@
+/* core/gemm/gemm.h - the base model's linears: y = x W^T over packed weights.
+ *
+ * A weight is packed once at start into panels of `gemm_panel()` outputs, in its
+ * stored precision: f32 stays 32-bit, f16 and bf16 stay 16-bit, Q8_0 (and 5- and
+ * 6-bit types) 8-bit, 4-bit types 4-bit, with their scales. 16-bit and quantised
+ * panels are widened to f32 into the caller's scratch, a block of k at a time, and
+ * reused for every row of the call: one micro-kernel serves all types, and the
+ * cost of widening is shared by the rows. Arithmetic is f32 throughout.
+ *
+ * At the portable level the product is OpenBLAS's (this folder is the only one
+ * that includes cblas.h; BLAS runs single-threaded, the pool owns the cores).
+ *
+ * For one output element the sum runs over k in the same order whatever the
+ * number of rows and the column range: a row's bits do not depend on its batch.
+ *
+ * Threads: a packed weight is immutable; gemm_run() is re-entrant, each caller
+ * with its own scratch. Callers split columns (multiples of the panel) and rows.
+ */
+#ifndef CORE_GEMM_GEMM_H
+#define CORE_GEMM_GEMM_H
+
+#include <stddef.h>
+
+#include "core/kern/kern.h"
+#include "core/weights/tensor.h"
+
+struct core_err;
+struct gemm_weight;
+
+/* Packs W [n_out, n_in] (2-dimensional, any float or quantised type; quantised
+ * n_in is a whole number of blocks) for the levels of `k`. *out is the caller's:
+ * gemm_weight_free(). The tensor's data may go away afterwards.
+ * CORE_E_NOMEM, CORE_E_ADAPTER_MISMATCH (not a matrix). */
+int gemm_pack(struct gemm_weight **out, const struct kern_table *k, const struct tensor *w,
+              struct core_err *err);
+void gemm_weight_free(struct gemm_weight *w);
+
+size_t gemm_n_out(const struct gemm_weight *w);
+size_t gemm_n_in(const struct gemm_weight *w);
+size_t gemm_weight_bytes(const struct gemm_weight *w);
+/* Outputs per panel: column ranges begin at multiples of it. */
+size_t gemm_panel(const struct gemm_weight *w);
+/* Bytes of scratch one gemm_run() needs, an upper bound over all weights and
+ * shapes; 64-byte aligned memory. */
+size_t gemm_scratch_bytes(void);
+
+struct gemm_args {
+    const float *x; /* [n_rows, n_in], row stride ldx */
+    size_t ldx, n_rows;
+    float *y; /* [n_rows, n_out], row stride ldy; only [col0, col1) is written */
+    size_t ldy;
+    size_t col0, col1; /* col0 a multiple of the panel; col1 too, or n_out */
+    void *scratch;
+};
+
+/* y[i, j] = sum_k x[i, k] * W[j, k] for j in [col0, col1). Overwrites y. */
+void gemm_run(const struct gemm_weight *w, const struct gemm_args *a);
+
+/* Dequantised rows of W: out[i, :] = W[row[i], :], f32 (token embeddings that
+ * share their matrix with the output head). */
+void gemm_rows(const struct gemm_weight *w, const int32_t *row, size_t n, float *out, size_t ldo);
+
+#endif

@@ -1,0 +1,156 @@
+/* core/kern/kern.h - every hot loop of the engine, and the only way to one.
+ *
+ * Portable C is the definition of each entry; a level overrides what it does
+ * better, in one staircase (kern.c). All arrays are f32 unless the name says
+ * otherwise, row-major; leading dimensions (ld*) are in elements; no alignment
+ * is required unless stated; n = 0 is allowed everywhere; NaN and Inf pass on.
+ * Unless stated, outputs do not overlap inputs.
+ *
+ * Order of summation. For one output element the order depends only on the
+ * lengths of the product (k), never on how many rows or columns are computed in
+ * the same call: a row's bits do not depend on its batch. Levels may differ.
+ *
+ * Threads: a table is immutable; every entry is re-entrant.
+ */
+#ifndef CORE_KERN_KERN_H
+#define CORE_KERN_KERN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/weights/tensor.h"
+
+/* In order of preference: a later level implies every earlier one. AVX512 means
+ * F, BW, DQ, VL; AVX512_BF16 and VNNI have their seats for 16- and 8-bit dot
+ * products. */
+enum kern_level { KERN_AVX2 = 1 << 0, KERN_AVX512 = 1 << 1 };
+
+enum kern_act {
+    KERN_ACT_NONE,
+    KERN_ACT_RELU,
+    KERN_ACT_GELU,     /* erf form */
+    KERN_ACT_GELU_NEW, /* tanh form: gelu_new, gelu_pytorch_tanh, gelu_fast */
+    KERN_ACT_QUICK_GELU,
+    KERN_ACT_SILU, /* = swish */
+    KERN_ACT_TANH,
+    KERN_ACT_SIGMOID,
+    KERN_ACT_LEAKY_RELU, /* slope 0.01 */
+    KERN_N_ACTS
+};
+
+/* The packed form of a weight matrix W [n_out, n_k], of which core/gemm owns the
+ * packing and the blocking, and this module the loops. A panel holds KERN_PANEL
+ * outputs with k as the slow index:
+ *
+ *   F32, F16, BF16   w[n_k][KERN_PANEL]
+ *   Q8, Q4           records of `group` values of k, each of them
+ *                      scale[KERN_PANEL], then min[KERN_PANEL] if has_min;
+ *                        both f16 if is_f16, else f32
+ *                      Q8: int8 q[group][KERN_PANEL]
+ *                      Q4: uint32 q[group / 8][KERN_PANEL]; value i of the group is
+ *                          nibble i % 8, lowest first, of word i / 8
+ *
+ * A quantised value is q * scale + min, rounded once; without a min it is
+ * q * scale (Q8) or (q - 8) * scale (Q4). Columns past n_out are zero. */
+enum { KERN_PANEL = 32 };
+
+enum kern_panel_type {
+    KERN_PANEL_F32,
+    KERN_PANEL_F16,
+    KERN_PANEL_BF16,
+    KERN_PANEL_Q8,
+    KERN_PANEL_Q4
+};
+
+struct kern_panel {
+    enum kern_panel_type type;
+    unsigned group; /* Q8, Q4: 16 or 32 */
+    bool has_min;   /* Q8, Q4 */
+    bool is_f16;    /* Q8, Q4 */
+};
+
+/* Arguments of the gemm entry: one panel (or a part of it in k) times rows. */
+struct kern_gemm {
+    size_t n_rows, n_k; /* n_k in whole groups */
+    size_t n_cols;      /* <= KERN_PANEL: the columns of y to write */
+    const float *x;     /* [n_rows, n_k], row stride ldx */
+    size_t ldx;
+    struct kern_panel panel;
+    const void *w; /* 64-byte aligned, as struct kern_panel says */
+    float *y;      /* [n_rows, n_cols], row stride ldy */
+    size_t ldy;
+    bool is_first; /* y = x w; otherwise y += x w */
+};
+
+struct kern_table {
+    const char *name; /* "portable", "avx2", "avx512": shown at start and in failures */
+    unsigned level;   /* the levels in use */
+
+    /* y[i] = act(x[i]); y may be x. Accuracy: <= 4 ulp or 2e-7 absolute of the
+     * exact function over all finite x. -INFINITY gives NaN where the function is
+     * x times something that vanishes (the GELUs, SILU), as in torch. */
+    void (*act)(enum kern_act act, size_t n, const float *x, float *y);
+    /* y[i] = silu(gate[i]) * up[i]; y may be gate or up. */
+    void (*swiglu)(size_t n, const float *gate, const float *up, float *y);
+    /* y[i] += x[i];  y[i] += a * x[i];  y[i] *= x[i];  y[i] *= a */
+    void (*add)(size_t n, const float *x, float *y);
+    void (*axpy)(size_t n, float a, const float *x, float *y);
+    void (*mul)(size_t n, const float *x, float *y);
+    void (*scale)(size_t n, float a, float *y);
+    /* Returns sum x[i] * y[i]. */
+    float (*dot)(size_t n, const float *x, const float *y);
+
+    /* y = (x - mean) / sqrt(var + eps) * gamma + beta over n values, two passes,
+     * population variance (torch.nn.LayerNorm). y may be x; beta may be NULL. */
+    void (*layer_norm)(size_t n, const float *x, const float *gamma, const float *beta, float eps,
+                       float *y);
+    /* y = x / sqrt(mean(x^2) + eps) * gamma (LlamaRMSNorm). y may be x. */
+    void (*rms_norm)(size_t n, const float *x, const float *gamma, float eps, float *y);
+
+    /* In place softmax of scale * x over n values, maximum subtracted first. An x of
+     * -INFINITY gives exactly 0; scale > 0, n >= 1 and one finite x at least. */
+    void (*softmax)(size_t n, float scale, float *x);
+    /* The two halves of the same for online use: returns max; then x[i] =
+     * exp(scale * (x[i] - max)) and returns the sum. */
+    float (*max)(size_t n, const float *x);
+    float (*exp_sum)(size_t n, float scale, float max, float *x);
+
+    /* Rotates pairs (x[i], x[i + d/2]) of one head, i < d/2 (Llama's half split):
+     * x[i] = x[i] cos[i] - x[i + d/2] sin[i];  x[i + d/2] = x[i + d/2] cos[i] + x[i] sin[i] */
+    void (*rope)(size_t d, const float *cos, const float *sin, float *x);
+
+    /* Values of any float or quantised stored type to f32; as tensor_to_f32(). */
+    void (*to_f32)(enum tensor_type type, size_t n, const void *src, float *dst);
+
+    /* Small products, for deltas, heads and attention; w stays where it is.
+     *
+     * dots: o[i, j] = sum_k x[i, k] * w[j, k]   i < n_rows, j < n_cols, k < n_k
+     *       w is F32, F16 or BF16 (type), row j starts at w + j * ldw elements. */
+    void (*dots)(size_t n_rows, size_t n_cols, size_t n_k, const float *x, size_t ldx,
+                 enum tensor_type type, const void *w, size_t ldw, float *o, size_t ldo);
+    /* outer: y[i, j] += sum_k t[i, k] * u[k, j]  u is F32, F16 or BF16, row k at
+     *        u + k * ldu elements; k ascending for each element. */
+    void (*outer)(size_t n_rows, size_t n_cols, size_t n_k, const float *t, size_t ldt,
+                  enum tensor_type type, const void *u, size_t ldu, float *y, size_t ldy);
+
+    /* y = x w or y += x w over one panel; each element is one chain of fused
+     * multiply-adds with k ascending, from 0, added to y at its end if !is_first. */
+    void (*gemm)(const struct kern_gemm *g);
+    /* The panel's values as f32: out[n_k][KERN_PANEL], 64-byte aligned. gemm() on the
+     * result gives the same bits as gemm() on the panel itself. */
+    void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);
+};
+
+/* Bytes of n_k values of k (whole groups) of one panel. */
+size_t kern_panel_bytes(const struct kern_panel *p, size_t n_k);
+
+/* Levels that this CPU and this OS can run. */
+unsigned kern_cpu_levels(void);
+/* Fills *t: portable first, then each level in `levels` (masked by what the CPU
+ * can). Never fails, holds nothing. */
+void kern_table_init(struct kern_table *t, unsigned levels);
+/* "portable", "avx2", "avx512" -> mask with all earlier levels; -1 if unknown. */
+int kern_level_parse(const char *name);
+
+#endif

@@ -1,0 +1,17 @@
+/* core/kern/kern_internal.h - what the level files give to kern.c.
+ *
+ * Each level is one file whose only public symbol fills in the entries it does
+ * better than the levels below it. kern__fill_portable() fills all of them. */
+#ifndef CORE_KERN_KERN_INTERNAL_H
+#define CORE_KERN_KERN_INTERNAL_H
+
+#include "core/kern/kern.h"
+
+void kern__fill_portable(struct kern_table *t);
+void kern__fill_avx2(struct kern_table *t);
+void kern__fill_avx512(struct kern_table *t);
+
+/* The portable to_f32: the levels hand it the types they have no loop for. */
+void kern__to_f32_portable(enum tensor_type type, size_t n, const void *src, float *dst);
+
+#endif

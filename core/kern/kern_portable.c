@@ -1,0 +1,296 @@
+/* core/kern/kern_portable.c - the definition of every kernel, in plain C.
+ *
+ * Each function is the formula of its contract in kern.h and nothing else, so
+ * that it can be checked by reading; the other levels are tested against it.
+ * The exception in use is gemm: at this level core/gemm calls OpenBLAS, and the
+ * loop here only says what the packed forms mean. */
+#include <math.h>
+#include <string.h>
+
+#include "core/kern/kern_internal.h"
+
+static float load_f32(const void *p, size_t i)
+{
+    float f;
+
+    memcpy(&f, (const char *)p + i * sizeof(f), sizeof(f));
+    return f;
+}
+
+static float load_f16(const void *p, size_t i)
+{
+    uint16_t h;
+
+    memcpy(&h, (const char *)p + i * sizeof(h), sizeof(h));
+    return tensor_f16_to_f32(h);
+}
+
+static float load_bf16(const void *p, size_t i)
+{
+    uint16_t h;
+
+    memcpy(&h, (const char *)p + i * sizeof(h), sizeof(h));
+    return tensor_bf16_to_f32(h);
+}
+
+/* Value i of an array of F32, F16 or BF16. */
+static float load(enum tensor_type type, const void *p, size_t i)
+{
+    if (type == TENSOR_F16)
+        return load_f16(p, i);
+    return type == TENSOR_BF16 ? load_bf16(p, i) : load_f32(p, i);
+}
+
+static float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+/* The GELUs are x * Phi(x) and x * sigmoid(z), which lose no digits for negative
+ * x, where 1 + erf and 1 + tanh cancel. */
+static float act_one(enum kern_act act, float x)
+{
+    switch (act) {
+    case KERN_ACT_RELU:
+        return x < 0.0f ? 0.0f : x;
+    case KERN_ACT_GELU:
+        return x * (0.5f * erfcf(-0.707106781f * x));
+    case KERN_ACT_GELU_NEW: /* 2 sqrt(2 / pi) = 1.5957691 */
+        return x * sigmoid(1.59576912f * (x + 0.044715f * x * x * x));
+    case KERN_ACT_QUICK_GELU:
+        return x * sigmoid(1.702f * x);
+    case KERN_ACT_SILU:
+        return x * sigmoid(x);
+    case KERN_ACT_TANH:
+        return tanhf(x);
+    case KERN_ACT_SIGMOID:
+        return sigmoid(x);
+    case KERN_ACT_LEAKY_RELU:
+        return x > 0.0f ? x : 0.01f * x;
+    case KERN_ACT_NONE:
+    case KERN_N_ACTS:
+        break;
+    }
+    return x;
+}
+
+static void act_all(enum kern_act act, size_t n, const float *x, float *y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = act_one(act, x[i]);
+}
+
+static void swiglu(size_t n, const float *gate, const float *up, float *y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = gate[i] * sigmoid(gate[i]) * up[i];
+}
+
+static void add(size_t n, const float *x, float *y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] += x[i];
+}
+
+static void axpy(size_t n, float a, const float *x, float *y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] += a * x[i];
+}
+
+static void mul(size_t n, const float *x, float *y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] *= x[i];
+}
+
+static void scale(size_t n, float a, float *y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] *= a;
+}
+
+static float dot(size_t n, const float *x, const float *y)
+{
+    float sum = 0.0f;
+
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] * y[i];
+    return sum;
+}
+
+static void layer_norm(size_t n, const float *x, const float *gamma, const float *beta, float eps,
+                       float *y)
+{
+    double mean = 0.0, var = 0.0;
+    float r;
+
+    for (size_t i = 0; i < n; i++)
+        mean += x[i];
+    mean /= (double)n;
+    for (size_t i = 0; i < n; i++)
+        var += (x[i] - mean) * (x[i] - mean);
+    r = (float)(1.0 / sqrt(var / (double)n + eps));
+    for (size_t i = 0; i < n; i++)
+        y[i] = (float)(x[i] - mean) * r * gamma[i] + (beta ? beta[i] : 0.0f);
+}
+
+static void rms_norm(size_t n, const float *x, const float *gamma, float eps, float *y)
+{
+    double sum = 0.0;
+    float r;
+
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i] * x[i];
+    r = (float)(1.0 / sqrt(sum / (double)n + eps));
+    for (size_t i = 0; i < n; i++)
+        y[i] = x[i] * r * gamma[i];
+}
+
+static float max_of(size_t n, const float *x)
+{
+    float m = -INFINITY;
+
+    for (size_t i = 0; i < n; i++)
+        m = x[i] > m ? x[i] : m;
+    return m;
+}
+
+static float exp_sum(size_t n, float factor, float max, float *x)
+{
+    float sum = 0.0f;
+
+    for (size_t i = 0; i < n; i++) {
+        x[i] = expf(factor * (x[i] - max));
+        sum += x[i];
+    }
+    return sum;
+}
+
+static void softmax(size_t n, float factor, float *x)
+{
+    scale(n, 1.0f / exp_sum(n, factor, max_of(n, x), x), x);
+}
+
+static void rope(size_t d, const float *cos, const float *sin, float *x)
+{
+    float *hi = x + d / 2;
+
+    for (size_t i = 0; i < d / 2; i++) {
+        const float a = x[i], b = hi[i];
+
+        x[i] = a * cos[i] - b * sin[i];
+        hi[i] = b * cos[i] + a * sin[i];
+    }
+}
+
+void kern__to_f32_portable(enum tensor_type type, size_t n, const void *src, float *dst)
+{
+    struct tensor t = {.name = "", .type = type, .n_dims = 1, .dim = {n}, .data = src};
+
+    if (tensor_row_bytes(type, n, &t.n_bytes))
+        tensor_to_f32(&t, 0, n, dst);
+}
+
+static void dots(size_t n_rows, size_t n_cols, size_t n_k, const float *x, size_t ldx,
+                 enum tensor_type type, const void *w, size_t ldw, float *o, size_t ldo)
+{
+    for (size_t i = 0; i < n_rows; i++) {
+        for (size_t j = 0; j < n_cols; j++) {
+            float sum = 0.0f;
+
+            for (size_t k = 0; k < n_k; k++)
+                sum += x[i * ldx + k] * load(type, w, j * ldw + k);
+            o[i * ldo + j] = sum;
+        }
+    }
+}
+
+static void outer(size_t n_rows, size_t n_cols, size_t n_k, const float *t, size_t ldt,
+                  enum tensor_type type, const void *u, size_t ldu, float *y, size_t ldy)
+{
+    for (size_t i = 0; i < n_rows; i++) {
+        for (size_t j = 0; j < n_cols; j++) {
+            float sum = 0.0f;
+
+            for (size_t k = 0; k < n_k; k++)
+                sum += t[i * ldt + k] * load(type, u, k * ldu + j);
+            y[i * ldy + j] += sum;
+        }
+    }
+}
+
+/* Value (k, j) of a panel of a quantised type. */
+static float panel_quant(const struct kern_panel *p, const void *w, size_t k, size_t j)
+{
+    const enum tensor_type type = p->is_f16 ? TENSOR_F16 : TENSOR_F32;
+    const size_t scale_bytes = KERN_PANEL * (p->is_f16 ? 2 : 4);
+    const char *rec = (const char *)w + k / p->group * kern_panel_bytes(p, p->group);
+    const char *q = rec + scale_bytes * (p->has_min ? 2 : 1);
+    const double s = load(type, rec, j);
+    double m = p->has_min ? load(type, rec + scale_bytes, j) : 0.0;
+    uint32_t word;
+
+    k %= p->group;
+    if (p->type == KERN_PANEL_Q8)
+        return (float)((signed char)q[k * KERN_PANEL + j] * s + m);
+    if (!p->has_min)
+        m = -8.0 * s;
+    memcpy(&word, q + (k / 8 * KERN_PANEL + j) * sizeof(word), sizeof(word));
+    return (float)((word >> 4 * (k % 8) & 15) * s + m);
+}
+
+static void widen(const struct kern_panel *p, size_t n_k, const void *w, float *out)
+{
+    for (size_t k = 0; k < n_k; k++) {
+        for (size_t j = 0; j < KERN_PANEL; j++) {
+            const size_t i = k * KERN_PANEL + j;
+
+            if (p->type == KERN_PANEL_F16)
+                out[i] = load_f16(w, i);
+            else if (p->type == KERN_PANEL_BF16)
+                out[i] = load_bf16(w, i);
+            else if (p->type == KERN_PANEL_F32)
+                out[i] = load_f32(w, i);
+            else
+                out[i] = panel_quant(p, w, k, j);
+        }
+    }
+}
+
+static void gemm(const struct kern_gemm *g)
+{
+    const size_t step = g->panel.type < KERN_PANEL_Q8 ? 1 : g->panel.group;
+    const char *w = g->w;
+    float block[KERN_PANEL * 32];
+
+    for (size_t i = 0; g->is_first && i < g->n_rows; i++)
+        memset(g->y + i * g->ldy, 0, g->n_cols * sizeof(float));
+    for (size_t k = 0; k < g->n_k; k += step, w += kern_panel_bytes(&g->panel, step)) {
+        widen(&g->panel, step, w, block);
+        outer(g->n_rows, g->n_cols, step, g->x + k, g->ldx, TENSOR_F32, block, KERN_PANEL, g->y,
+              g->ldy);
+    }
+}
+
+void kern__fill_portable(struct kern_table *t)
+{
+    t->act = act_all;
+    t->swiglu = swiglu;
+    t->add = add;
+    t->axpy = axpy;
+    t->mul = mul;
+    t->scale = scale;
+    t->dot = dot;
+    t->layer_norm = layer_norm;
+    t->rms_norm = rms_norm;
+    t->softmax = softmax;
+    t->max = max_of;
+    t->exp_sum = exp_sum;
+    t->rope = rope;
+    t->to_f32 = kern__to_f32_portable;
+    t->dots = dots;
+    t->outer = outer;
+    t->gemm = gemm;
+    t->widen = widen;
+}

@@ -1,0 +1,176 @@
+/* core/model/model.h - the frozen base: weights, tokenizer, and the names of its
+ * places.
+ *
+ * A model names **sites** and knows no method. A site is a place in the graph
+ * that a task may change: a linear, a norm, the attention of a layer, the join
+ * where a sub-layer's output meets the residual. `enum site_kind` is the whole
+ * vocabulary; a site id is one number for (layer, kind). The model's name table
+ * maps Hugging Face module paths to site ids, so that a reader of any adapter
+ * format can bind tensors without knowing the model.
+ *
+ * Adding a model: one file of layers with its name table (`struct model_arch`),
+ * one line in model.c. See docs/architecture.md.
+ *
+ * Threads: immutable after model_open().
+ */
+#ifndef CORE_MODEL_MODEL_H
+#define CORE_MODEL_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/gemm/gemm.h"
+#include "core/kern/kern.h"
+#include "core/weights/tensor.h"
+
+struct core_err;
+struct tok;
+struct model;
+
+/* What kind of place a site is; it decides which operations may attach. */
+enum site_class {
+    SITE_CLASS_LINEAR, /* y = W x + b: LOWRANK, BIAS, SCALE, SPARSE, DENSE */
+    SITE_CLASS_NORM,   /* NORM */
+    SITE_CLASS_JOIN,   /* sub-layer output h, residual r, optional post-norm:
+                        * LOWRANK with placement (AdapterHub's bottlenecks) */
+    SITE_CLASS_ATTN,   /* one attention: KV_PREFIX */
+    SITE_CLASS_EMBED,  /* token embedding rows: LOWRANK (gather), ROWSET, EMBED_PREFIX */
+};
+
+/*      name         class   text (as shown in programs and messages)             */
+#define SITE_MAP(X)                             \
+    X(EMBED_TOKENS, EMBED, "embed_tokens")      \
+    X(EMBED_NORM, NORM, "embed_norm")           \
+    X(ATTN_NORM, NORM, "attn_norm")             \
+    X(Q, LINEAR, "q_proj")                      \
+    X(K, LINEAR, "k_proj")                      \
+    X(V, LINEAR, "v_proj")                      \
+    X(ATTN, ATTN, "attn")                       \
+    X(O, LINEAR, "o_proj")                      \
+    X(ATTN_JOIN, JOIN, "attn_join")             \
+    X(CROSS_NORM, NORM, "cross_norm")           \
+    X(CROSS_Q, LINEAR, "cross_q_proj")          \
+    X(CROSS_K, LINEAR, "cross_k_proj")          \
+    X(CROSS_V, LINEAR, "cross_v_proj")          \
+    X(CROSS_ATTN, ATTN, "cross_attn")           \
+    X(CROSS_O, LINEAR, "cross_o_proj")          \
+    X(CROSS_JOIN, JOIN, "cross_join")           \
+    X(FFN_NORM, NORM, "ffn_norm")               \
+    X(GATE, LINEAR, "gate_proj")                \
+    X(UP, LINEAR, "up_proj")                    \
+    X(DOWN, LINEAR, "down_proj")                \
+    X(FFN_JOIN, JOIN, "ffn_join")               \
+    X(FINAL_NORM, NORM, "final_norm")           \
+    X(POOLER, LINEAR, "pooler")                 \
+    X(LM_HEAD, LINEAR, "lm_head")
+
+/* The norm that belongs to a join in a post-norm model (BERT) is the site before
+ * it in the graph: ATTN_NORM is attention.output.LayerNorm there, FFN_NORM is
+ * output.LayerNorm. In a pre-norm model (Llama) ATTN_NORM and FFN_NORM are
+ * input_layernorm and post_attention_layernorm and joins have no norm.
+ * BERT's intermediate.dense is UP and output.dense is DOWN; it has no GATE. */
+enum site_kind {
+#define X(name, cls, text) SITE_##name,
+    SITE_MAP(X)
+#undef X
+    SITE_N_KINDS
+};
+
+/* Site id: layer * SITE_N_KINDS + kind. Sites outside the layers (embedding,
+ * final norm, pooler, LM head) use layer 0. An encoder-decoder counts the
+ * decoder's layers after the encoder's. */
+typedef uint16_t site_id;
+enum { SITE_NONE = 0xffff };
+
+static inline site_id site_make(unsigned layer, enum site_kind kind)
+{
+    return (site_id)(layer * SITE_N_KINDS + (unsigned)kind);
+}
+static inline enum site_kind site_kind_of(site_id s)
+{
+    return (enum site_kind)(s % SITE_N_KINDS);
+}
+static inline unsigned site_layer_of(site_id s)
+{
+    return (unsigned)(s / SITE_N_KINDS);
+}
+const char *site_kind_text(enum site_kind kind);
+enum site_class site_kind_class(enum site_kind kind);
+
+enum model_pooling { MODEL_POOL_CLS, MODEL_POOL_MEAN, MODEL_POOL_LAST };
+
+/* Facts that others may read. Counts in elements. */
+struct model_config {
+    char arch[32];       /* "bert", "llama": model_type of config.json */
+    char name[96];       /* _name_or_path, general.name, or the folder's name */
+    bool is_decoder;     /* rows are causal and have KV blocks */
+    bool is_post_norm;   /* joins carry the norm */
+    unsigned n_layers, d_model, n_heads, n_kv_heads, d_head, d_ff, n_vocab;
+    unsigned n_positions; /* learned positions, or the trained context length */
+    unsigned n_token_types;
+    float norm_eps;
+    enum kern_act act; /* of the feed-forward */
+    /* RoPE: theta, and Llama 3's scaling when rope_factor > 0 */
+    float rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
+    unsigned rope_original_positions;
+    bool is_tied;   /* the output head is the token embedding */
+    bool has_pooler;
+    int32_t eos[8]; /* ids that end a generation */
+    unsigned n_eos;
+    int32_t bos, pad; /* -1 = none */
+    /* what `base` embeds with (sentence-transformers files, else mean + normalise) */
+    enum model_pooling pooling;
+    bool is_normalized;
+    unsigned max_input_tokens; /* sentence-transformers max_seq_length, else n_positions */
+};
+
+struct model_options {
+    unsigned levels;      /* kernel levels to use, 0 = portable; see kern_cpu_levels() */
+};
+
+/* Opens a Hugging Face folder or a .gguf file: maps, checks every shape, packs.
+ * CORE_E_ADAPTER_UNSUPPORTED names an architecture, option or tensor that we do
+ * not compute; CORE_E_ADAPTER_MISMATCH a tensor of a wrong shape. */
+int model_open(struct model **out, const char *path, const struct model_options *opt,
+               struct core_err *err);
+void model_close(struct model **m);
+
+const struct model_config *model_config(const struct model *m);
+const struct kern_table *model_kern(const struct model *m);
+const struct tok *model_tok(const struct model *m); /* NULL: served for `tokens` only */
+/* The chat template's text as the files hold it, or NULL. */
+const char *model_chat_template(const struct model *m);
+/* SHA-256 (64 hex digits) of the weights' header and size: the base's identity. */
+const char *model_hash(const struct model *m);
+size_t model_bytes(const struct model *m);
+
+/* ---- the name table ------------------------------------------------------ */
+
+/* What is left of a parameter name after the site it names. */
+enum site_part { SITE_PART_MODULE, SITE_PART_WEIGHT, SITE_PART_BIAS };
+
+/* Finds the site of a module path in Hugging Face terms, with or without the
+ * base prefix ("bert.", "model."): "bert.encoder.layer.0.attention.self.query".
+ * Also AdapterHub's adapter places ("encoder.layer.0.attention.output",
+ * "layers.0.output_adapters" -> joins). Returns SITE_NONE if there is none. */
+site_id model_site(const struct model *m, const char *module_path, size_t n);
+
+/* The same for AdapterHub's join places, which in BERT share no name with a
+ * module that PEFT can wrap: path without ".adapters.NAME...". */
+site_id model_join_site(const struct model *m, const char *path, size_t n);
+
+/* Widths of a site: a linear's inputs and outputs; a norm's or join's d_model as
+ * both; an attention's n_kv_heads * d_head as n_out. False if the model has no
+ * such site (a layer beyond the last, a kind it does not use). */
+bool model_site_dims(const struct model *m, site_id s, size_t *n_in, size_t *n_out);
+
+/* The site's own bias (f32, n_out) or NULL; a norm's gamma and beta (NULL: none). */
+const float *model_site_bias(const struct model *m, site_id s);
+const float *model_norm_gamma(const struct model *m, site_id s);
+const float *model_norm_beta(const struct model *m, site_id s);
+/* The Hugging Face module path of a site, e.g. "encoder.layer.0.output.dense",
+ * written to out; returns out. */
+const char *model_site_path(const struct model *m, site_id s, char *out, size_t n);
+
+#endif

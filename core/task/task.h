@@ -1,0 +1,96 @@
+/* core/task/task.h - from what a user says to tokens, and from a job's numbers to
+ * what a user reads. Between the server (JSON) and the engine (rows): templates and
+ * chat on the way in, labels, entities and text on the way out. No JSON here, so
+ * that the server does no arithmetic and the engine knows no text.
+ *
+ * Threads: everything here is pure or works on caller-owned structs.
+ */
+#ifndef CORE_TASK_TASK_H
+#define CORE_TASK_TASK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/delta/delta.h"
+#include "core/tok/tok.h"
+
+struct core_err;
+struct engine_job;
+struct model;
+
+enum task_input_form {
+    TASK_TEXT,      /* text */
+    TASK_PAIR,      /* text, text_pair */
+    TASK_QUESTION,  /* text = question, text_pair = context */
+    TASK_MESSAGES,  /* message[] */
+    TASK_CHOICES,   /* text, choice[] */
+    TASK_TOKENS,    /* tokens, token_types */
+};
+
+struct task_message {
+    const char *role, *content; /* well-formed UTF-8 */
+};
+
+/* One input, borrowed strings (0-terminated; lengths given because text may hold NUL). */
+struct task_input {
+    enum task_input_form form;
+    const char *text, *text_pair;
+    size_t n_text, n_text_pair;
+    const struct task_message *message;
+    size_t n_messages;
+    const char *const *choice;
+    size_t n_choices;
+    const int32_t *tokens, *token_types; /* token_types may be NULL */
+    size_t n_tokens;
+};
+
+/* Encodes an input for a task of this delta. Text goes through the delta's prompt
+ * template if it has one; messages through the model's chat template (ChatML and
+ * Llama 3 families are known by their markers; another is refused by name).
+ * `n_max` tokens at most: CORE_E_INPUT_TOO_LONG, or cut when `truncate`.
+ * CORE_E_NO_TOKENIZER, CORE_E_WRONG_KIND (messages for a classifier, choices or
+ * question for a kind that has no use for them), CORE_E_BAD_FIELD. */
+int task_encode(const struct model *m, const struct delta *d, const struct task_input *in,
+                size_t n_max, bool truncate, struct tok_encoding *out, struct core_err *err);
+
+/* ---- outputs: fill plain structs from a finished job ------------------------ */
+
+/* Classification: softmax scores in label order. multi_label: sigmoid. */
+int task_scores(const struct delta *d, const float *logits, size_t n, float *score);
+/* The label text of index i, "LABEL_i" into buf when the task has no names. */
+const char *task_label(const struct delta *d, size_t i, char buf[24]);
+
+/* Tagging: one tag per word piece group. text/start/end are code points. */
+struct task_tag {
+    uint32_t start, end;  /* code points in the input text */
+    unsigned label;
+    float score;
+    size_t token;         /* index of the row */
+};
+struct task_entity {
+    uint32_t start, end;
+    char label[96];       /* without B-/I- */
+    float score;          /* mean over its tokens */
+};
+/* Merges BIO (B-X, I-X, O) tags to entities; returns how many (<= n). Labels without
+ * a B-/I- prefix merge by equality; "O" is outside. */
+size_t task_entities(const struct delta *d, const struct task_tag *tag, size_t n,
+                     struct task_entity *out);
+
+/* ---- generation: text from tokens, stop strings ------------------------------ */
+
+/* Turns tokens into final text, holding back what may be the beginning of a stop
+ * string or of an unfinished character. One owner. */
+struct task_text;
+int task_text_new(struct task_text **out, const struct model *m, const char *const *stop,
+                  size_t n_stop, struct core_err *err);
+void task_text_free(struct task_text *t);
+/* *is_stopped: a stop string was completed; the text before it is final. *delta is
+ * borrowed until the next call; *n may be 0. */
+int task_text_push(struct task_text *t, int32_t id, const char **delta, size_t *n,
+                   bool *is_stopped, struct core_err *err);
+/* The end: what was held back (not a completed stop string). */
+int task_text_end(struct task_text *t, const char **delta, size_t *n, struct core_err *err);
+
+#endif

@@ -1,0 +1,82 @@
+/* core/weights/weights.h - readers of weight files, and a whole checkpoint.
+ *
+ * The readers below work on bytes in memory and never trust them: every offset,
+ * count and product is checked, allocations are bounded by the input's size, and
+ * a damaged file is CORE_E_ADAPTER_INVALID with the tensor or offset named. A
+ * well-formed file with something that we do not read is
+ * CORE_E_ADAPTER_UNSUPPORTED. On error the list is as it was before the call.
+ */
+#ifndef CORE_WEIGHTS_WEIGHTS_H
+#define CORE_WEIGHTS_WEIGHTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/file.h"
+#include "core/weights/tensor.h"
+
+struct core_err;
+struct gguf;
+
+/* safetensors: u64 header length, JSON header, data. Checks: header within the
+ * file and <= 100 MB, no duplicate keys, offsets ascending without overlap or
+ * hole, dtype x shape = bytes. `__metadata__` is skipped. Appends to *out. */
+int safetensors_read(const void *bytes, size_t n_bytes, struct tensor_list *out,
+                     struct core_err *err);
+
+/* Torch zip pickle (`.bin`, `.pt`) of a state dict: a flat map name -> tensor.
+ * An interpreter of the opcodes that such a file needs (protocol 2 to 5,
+ * torch._utils._rebuild_tensor_v2, torch.*Storage persistent ids, OrderedDict,
+ * _rebuild_parameter); every other opcode or global is refused by name
+ * (CORE_E_ADAPTER_UNSUPPORTED) and nothing is ever executed. Zip: stored or
+ * deflated members through libarchive or zlib, total inflated size bounded by
+ * `inflate_max`; inflated or non-contiguous tensors are copied into memory that
+ * *owned receives (core_free(); NULL if all data could be borrowed).
+ * Non-contiguous strides are gathered, so tensors are always row-major.
+ * Values of the map that are not tensors are refused, with their key. */
+int torch_pickle_read(const void *bytes, size_t n_bytes, size_t inflate_max,
+                      struct tensor_list *out, void **owned, struct core_err *err);
+
+/* ---- GGUF v3 ----------------------------------------------------------- */
+
+/* A parsed GGUF file: metadata and tensors. Borrows `bytes`. */
+int gguf_read(const void *bytes, size_t n_bytes, struct gguf **out, struct core_err *err);
+void gguf_free(struct gguf *g);
+/* Tensors under their GGUF names ("blk.0.attn_q.weight"), sorted. */
+const struct tensor_list *gguf_tensors(const struct gguf *g);
+
+/* Metadata by key. Each returns false if the key is absent or of another type
+ * (any integer width fits gguf_get_u64 when the value is >= 0). */
+struct gguf_str {
+    const char *p; /* borrowed from the file, not 0-terminated */
+    size_t n;
+};
+bool gguf_get_u64(const struct gguf *g, const char *key, uint64_t *out);
+bool gguf_get_f64(const struct gguf *g, const char *key, double *out); /* f32 or f64 */
+bool gguf_get_bool(const struct gguf *g, const char *key, bool *out);
+bool gguf_get_str(const struct gguf *g, const char *key, struct gguf_str *out);
+/* Arrays: length, then elements one by one. */
+bool gguf_get_array(const struct gguf *g, const char *key, size_t *n);
+bool gguf_array_str(const struct gguf *g, const char *key, size_t i, struct gguf_str *out);
+bool gguf_array_f64(const struct gguf *g, const char *key, size_t i, double *out); /* any number */
+
+/* ---- a checkpoint ------------------------------------------------------- */
+
+/* The weights of a base model: a Hugging Face folder (model.safetensors, or the
+ * shards that model.safetensors.index.json names, or pytorch_model.bin) or one
+ * .gguf file, mapped read-only. Immutable after open; any thread. */
+struct weights;
+
+int weights_open(struct weights **out, const char *path, struct core_err *err);
+void weights_close(struct weights **w);
+
+/* All tensors sorted by name. Names as in the files: Hugging Face parameter
+ * names for a folder, GGUF names for a GGUF file (weights_gguf() tells). */
+const struct tensor_list *weights_tensors(const struct weights *w);
+/* The GGUF metadata, or NULL for a folder. */
+const struct gguf *weights_gguf(const struct weights *w);
+/* Total bytes of tensor data. */
+size_t weights_bytes(const struct weights *w);
+
+#endif
