@@ -15,7 +15,7 @@ FLAGS_release := -O2 -g -DNDEBUG
 FLAGS_debug := -O0 -g3
 FLAGS_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 FLAGS_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
-CFLAGS = -std=gnu11 -I. -pthread $(WARN) $(FLAGS_$(VARIANT)) $(FLAGS_FILE)
+CFLAGS = -std=gnu11 -D_GNU_SOURCE= -I. -pthread $(WARN) $(FLAGS_$(VARIANT)) $(FLAGS_FILE)
 LDFLAGS = -pthread $(filter -fsanitize=%,$(FLAGS_$(VARIANT)))
 LIBS := -lmicrohttpd -luv -larchive -lcrypto -lz -ljansson -lpcre2-8 -lutf8proc -lopenblas -lm
 
@@ -62,7 +62,8 @@ build/.deps: tools/deps.sh
 
 $(B)/%.o: %.c | build/.deps
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
+	@echo "CC $<"
+	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(LIB): $(call obj,$(CORE))
 	@rm -f $@
@@ -112,7 +113,7 @@ golden: all ## every committed golden over HTTP, all tasks mixed in one call
 	$(PY) tests/parity/parity.py --golden tests/golden --peftd $(B)/peftd
 
 FUZZ_BIN := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(FUZZ))
-FUZZ_FLAGS := -std=gnu11 -I. -pthread -g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+FUZZ_FLAGS := -std=gnu11 -D_GNU_SOURCE= -I. -pthread -g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 FUZZ_OBJ := $(patsubst %.c,build/fuzz/%.o,$(CORE) $(STORE) $(SERVER))
 build/fuzz/%.o: %.c | build/.deps
 	@mkdir -p $(@D)

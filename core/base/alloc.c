@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 atomic_long core__alloc_fail_at = -1;
 
@@ -86,4 +87,21 @@ void *core_alloc_aligned(size_t n_bytes)
     if (p)
         memset(p, 0, rounded);
     return p;
+}
+
+void *core_alloc_pages(size_t n_bytes)
+{
+    void *p;
+
+    if (must_fail())
+        return NULL;
+    p = mmap(NULL, n_bytes ? n_bytes : 1, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+void core_free_pages(void *p, size_t n_bytes)
+{
+    if (p)
+        munmap(p, n_bytes ? n_bytes : 1);
 }

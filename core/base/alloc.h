@@ -19,6 +19,11 @@ void core_free(void *p);
 /* 64-byte aligned, zeroed: rows and panels for the kernels. Free with core_free(). */
 void *core_alloc_aligned(size_t n_bytes);
 
+/* Zeroed pages that cost memory only when touched: large workspaces. Unmap with
+ * core_free_pages(p, n_bytes). */
+void *core_alloc_pages(size_t n_bytes);
+void core_free_pages(void *p, size_t n_bytes);
+
 /* *out = a * b (or a + b); false, and *out untouched, if that overflows. */
 bool core_mul_size(size_t a, size_t b, size_t *out);
 bool core_add_size(size_t a, size_t b, size_t *out);

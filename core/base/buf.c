@@ -20,8 +20,7 @@ static bool reserve(struct core_buf *b, size_t n)
     }
     if (need <= b->cap)
         return true;
-    while (cap < need)
-        cap = cap > need / 2 ? need : cap * 2;
+    cap = need > 2 * cap ? need : 2 * cap;
     p = core_realloc(b->p, cap);
     if (!p) {
         b->is_short = true;

@@ -84,12 +84,14 @@ struct delta_join {
     bool adapter_residual_before_ln;      /* res is added before ln_after */
     const float *ln_before_gamma, *ln_before_beta; /* [d] or NULL */
     const float *ln_after_gamma, *ln_after_beta;   /* [d] or NULL */
+    float ln_eps; /* of these two LayerNorms: torch's 1e-5, whatever the base's is */
 };
 
 struct delta_op {
     enum delta_op_kind kind;
     site_id site;
     int16_t gate; /* index of the GATE that multiplies it, or -1 (seat) */
+    size_t n_bytes; /* of the data that it points to */
     union {
         struct {
             struct delta_mat down; /* [rank, n_in] */
@@ -114,6 +116,7 @@ struct delta_op {
             const uint32_t *row_ptr; /* [n_out + 1] */
             const uint32_t *col;     /* ascending within a row */
             const float *val;
+            uint32_t n_values; /* = row_ptr[n_out] */
         } sparse;
         struct {
             const float *gamma, *beta; /* [d]; NULL keeps the base's */

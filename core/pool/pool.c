@@ -52,8 +52,10 @@ struct pool {
     /* Written by worker 0 between two runs, published by the barrier. */
     alignas(64) void (*fn)(void *arg, unsigned worker); /* NULL: end */
     void *arg;
-    /* Constant after pool_new(). */
-    unsigned n_workers, n_spin;
+    /* Constant after pool_new(). Atomic because a pool whose last threads did not
+     * start shrinks while the first already wait; see pool_barrier(). */
+    atomic_uint n_workers;
+    unsigned n_spin;
     struct pool_seat *seat; /* [n_workers]; seat 0 has no thread */
 };
 
@@ -86,12 +88,20 @@ static void wait_for_phase_after(struct pool *p, unsigned phase)
     atomic_fetch_sub(&p->n_sleeping, 1);
 }
 
+unsigned pool_size(const struct pool *p)
+{
+    return atomic_load_explicit(&p->n_workers, memory_order_relaxed);
+}
+
 void pool_barrier(struct pool *p)
 {
     /* Cannot change before this worker arrives. */
     const unsigned phase = atomic_load_explicit(&p->phase, memory_order_relaxed);
+    const unsigned n = atomic_fetch_add_explicit(&p->n_arrived, 1, memory_order_acq_rel) + 1;
 
-    if (atomic_fetch_add_explicit(&p->n_arrived, 1, memory_order_acq_rel) + 1 < p->n_workers) {
+    /* Read after the arrival: who arrives last has seen what the others wrote
+     * before theirs, also a smaller n_workers. */
+    if (n < pool_size(p)) {
         wait_for_phase_after(p, phase);
         return;
     }
@@ -130,11 +140,6 @@ void pool_run(struct pool *p, void (*fn)(void *arg, unsigned worker), void *arg)
     pool_barrier(p);
     fn(arg, 0);
     pool_barrier(p);
-}
-
-unsigned pool_size(const struct pool *p)
-{
-    return p->n_workers;
 }
 
 /* Cores this process may use. */

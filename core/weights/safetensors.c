@@ -54,9 +54,10 @@ static int read_shape(const char *name, const json_t *entry, struct tensor *t, s
     if (!json_is_array(shape))
         return bad_tensor(err, name, "shape is not an array");
     if (n > TENSOR_MAX_DIMS)
-        return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, name,
-                                  "safetensors: tensor %s: %zu dimensions, at most %d are supported",
-                                  name, n, TENSOR_MAX_DIMS);
+        return core_err_set_param(
+            err, CORE_E_ADAPTER_UNSUPPORTED, name,
+            "safetensors: tensor %s: %zu dimensions, at most %d are supported", name, n,
+            TENSOR_MAX_DIMS);
     t->n_dims = (unsigned)n;
     for (size_t d = 0; d < n; d++)
         if (!read_size(json_array_get(shape, d), &t->dim[d]))
@@ -102,17 +103,19 @@ static int by_offset(const void *a, const void *b)
     return (x->n_bytes > y->n_bytes) - (x->n_bytes < y->n_bytes);
 }
 
-static int check_tiling(struct tensor *t, size_t n, const uint8_t *data, const uint8_t *end,
-                        struct core_err *err)
+/* Leaves the tensors from `first` on in the order of their data. */
+static int check_tiling(struct tensor_list *l, size_t first, const uint8_t *data,
+                        const uint8_t *end, struct core_err *err)
 {
     const uint8_t *expected = data;
 
-    if (n > 1)
-        qsort(t, n, sizeof(*t), by_offset);
-    for (size_t i = 0; i < n; i++) {
-        if (t[i].data != expected)
-            return bad_tensor(err, t[i].name, "its data does not begin where the last one's ends");
-        expected += t[i].n_bytes;
+    if (l->n > first)
+        qsort(l->t + first, l->n - first, sizeof(*l->t), by_offset);
+    for (size_t i = first; i < l->n; i++) {
+        if (l->t[i].data != expected)
+            return bad_tensor(err, l->t[i].name,
+                              "its data does not begin where the one before it ends");
+        expected += l->t[i].n_bytes;
     }
     if (expected != end)
         return core_err_set(err, CORE_E_ADAPTER_INVALID,
@@ -132,11 +135,11 @@ static int parse_header(const char *text, size_t n, json_t **out, struct core_er
         return core_err_set(err, CORE_E_ADAPTER_UNSUPPORTED,
                             "safetensors: the header holds too many values");
     *out = json_loadb(text, n, JSON_REJECT_DUPLICATES, &at);
-    if (!*out && json_error_code(&at) == json_error_out_of_memory)
+    if (!*out && at.text[0] == 0) /* jansson is silent only if memory is short */
         return core_err_nomem(err, "safetensors header");
     if (!*out)
-        return core_err_set(err, CORE_E_ADAPTER_INVALID,
-                            "safetensors: header, byte %d: %.100s", at.position, at.text);
+        return core_err_set(err, CORE_E_ADAPTER_INVALID, "safetensors: header, byte %d: %.100s",
+                            at.position, at.text);
     if (!json_is_object(*out))
         return core_err_set(err, CORE_E_ADAPTER_INVALID, "safetensors: header is not an object");
     return 0;
@@ -172,7 +175,7 @@ int safetensors_read(const void *bytes, size_t n_bytes, struct tensor_list *out,
         if (rc < 0)
             goto out;
     }
-    rc = check_tiling(out->t + n_before, out->n - n_before, in.p + in.at, end, err);
+    rc = check_tiling(out, n_before, in.p + in.at, end, err);
 out:
     if (rc < 0)
         tensor__list_cut(out, n_before);

@@ -257,7 +257,8 @@ bool tensor_to_i64(const struct tensor *t, size_t at, size_t n, int64_t *out)
 
     assert(at <= tensor_n_values(t) && n <= tensor_n_values(t) - at);
     if (n == 0)
-        return t->type == TENSOR_F32 || !(tensor_type_is_float(t->type) || types[t->type].block > 1);
+        return t->type == TENSOR_F32 ||
+               !(tensor_type_is_float(t->type) || types[t->type].block > 1);
     p = (const uint8_t *)t->data + at * step;
     for (; n; n--, p += step, out++) {
         if (t->type == TENSOR_F32) {

@@ -48,12 +48,10 @@ struct weights__cursor {
  * n == 0 gives a pointer that must not be read. */
 static inline const uint8_t *weights__take(struct weights__cursor *c, uint64_t n)
 {
-    const uint8_t *p = c->p + c->at;
-
     if (n > c->n - c->at)
         return NULL;
     c->at += (size_t)n;
-    return p;
+    return c->p + c->at - n;
 }
 
 static inline bool weights__take_u32(struct weights__cursor *c, uint32_t *out)

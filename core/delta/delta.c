@@ -1,0 +1,105 @@
+/* core/delta/delta.c - from files to a delta: which format, which reader, and the
+ * checks that hold for all of them. Read next: delta_builder.h, then a reader. */
+#include "core/delta/delta.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/alloc.h"
+#include "core/base/err.h"
+#include "core/delta/delta_internal.h"
+
+/* Files that change what an adapter means, and that we do not compute. */
+static int refuse_files(struct delta_builder *b)
+{
+    static const char *const name[] = {
+        "adapter_fusion_config.json",
+        "adapter_setup.json",
+        "embedding.pt",
+    };
+
+    for (size_t i = 0; i < sizeof(name) / sizeof(name[0]); i++)
+        if (core_file_find(b->file, b->n_files, name[i]))
+            return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, name[i],
+                                      "%s: fusions, setups and own embeddings are not computed",
+                                      name[i]);
+    return 0;
+}
+
+static int read_known(struct delta_builder *b, const json_t *library, const json_t *own)
+{
+    if (own && library)
+        return core_err_set(b->err, CORE_E_ADAPTER_INVALID,
+                            "both delta.json and adapter_config.json: which one is it?");
+    if (own)
+        return delta__read_own(b, own);
+    if (library && json_is_string(json_object_get(library, "peft_type")))
+        return delta__read_peft(b, library);
+    if (library && json_object_get(library, "config") && json_object_get(library, "model_type"))
+        return delta__read_adapterhub(b, library);
+    if (library)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "adapter_config.json",
+                                  "adapter_config.json: neither peft_type nor config and "
+                                  "model_type: of which library is it?");
+    return core_err_set(b->err, CORE_E_ADAPTER_INVALID,
+                        "no adapter_config.json and no delta.json among the files");
+}
+
+static int read_files(struct delta_builder *b)
+{
+    json_t *library = NULL, *own = NULL;
+    int rc = refuse_files(b);
+
+    if (rc == 0)
+        rc = delta__json_file(b, "adapter_config.json", &library);
+    if (rc == 0)
+        rc = delta__json_file(b, "delta.json", &own);
+    if (rc == 0)
+        rc = read_known(b, library, own);
+    json_decref(library);
+    json_decref(own);
+    return rc;
+}
+
+int delta_compile(struct delta **out, const struct model *m, const struct core_file *file,
+                  size_t n_files, struct core_err *err)
+{
+    struct core_err own_err = {0};
+    struct delta_builder b = {
+        .m = m, .file = file, .n_files = n_files, .err = err ? err : &own_err};
+    struct delta *d = NULL;
+    int rc = read_files(&b);
+
+    if (rc == 0)
+        rc = delta__read_task(&b);
+    if (rc == 0)
+        rc = delta__build_head(&b);
+    if (rc == 0)
+        rc = delta__all_taken(&b);
+    if (rc == 0)
+        rc = delta__finish(&b, &d);
+    if (rc == 0)
+        *out = d;
+    delta__builder_release(&b);
+    return rc;
+}
+
+int delta_base(struct delta **out, const struct model *m, struct core_err *err)
+{
+    struct core_err own_err = {0};
+    struct delta_builder b = {.m = m, .err = err ? err : &own_err, .method = "base"};
+    struct delta *d = NULL;
+    int rc = delta__build_head(&b);
+
+    if (rc == 0)
+        rc = delta__finish(&b, &d);
+    if (rc == 0)
+        *out = d;
+    delta__builder_release(&b);
+    return rc;
+}
+
+void delta_free(struct delta *d)
+{
+    core_free(d); /* one arena, which begins with the struct */
+}

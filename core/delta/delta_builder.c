@@ -1,0 +1,257 @@
+/* core/delta/delta_builder.c - tensors and places for the readers: finding, checking,
+ * converting. The operations are in delta_ops.c, the final memory in delta_arena.c.
+ *
+ * Scratch memory is a list of blocks that dies with the builder. A matrix that needs no
+ * conversion stays where it is in the file until delta__finish() copies it once. */
+#include "core/delta/delta_builder.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/alloc.h"
+#include "core/weights/weights.h"
+
+struct delta__block {
+    struct delta__block *next;
+    _Alignas(16) unsigned char bytes[];
+};
+
+void delta__builder_release(struct delta_builder *b)
+{
+    while (b->scratch) {
+        struct delta__block *next = b->scratch->next;
+
+        core_free(b->scratch);
+        b->scratch = next;
+    }
+    tensor_list_release(&b->tensors);
+    core_free(b->is_taken);
+    core_free(b->op);
+    for (unsigned i = 0; i < b->n_owned; i++)
+        core_free(b->owned[i]);
+}
+
+void *delta__scratch(struct delta_builder *b, size_t n, size_t size)
+{
+    struct delta__block *block = NULL;
+    size_t n_bytes;
+
+    if (core_mul_size(n, size, &n_bytes) && core_add_size(n_bytes, sizeof(*block), &n_bytes))
+        block = core_calloc(1, n_bytes);
+    if (!block) {
+        core_err_nomem(b->err, "adapter");
+        return NULL;
+    }
+    block->next = b->scratch;
+    b->scratch = block;
+    return block->bytes;
+}
+
+char *delta__scratch_str(struct delta_builder *b, const char *s)
+{
+    const size_t n = strlen(s) + 1;
+    char *p = delta__scratch(b, n, 1);
+
+    return p ? memcpy(p, s, n) : NULL;
+}
+
+/* ---- tensors ---------------------------------------------------------------- */
+
+int delta__load(struct delta_builder *b, const char *safetensors, const char *bin, bool *is_found)
+{
+    const struct core_file *f = core_file_find(b->file, b->n_files, safetensors);
+    size_t inflate_max;
+    void *owned = NULL;
+    int rc;
+
+    *is_found = true;
+    if (f)
+        return safetensors_read(f->bytes, f->n_bytes, &b->tensors, b->err);
+    f = bin ? core_file_find(b->file, b->n_files, bin) : NULL;
+    if (!f) {
+        *is_found = false;
+        return 0;
+    }
+    /* torch stores without compression; what was zipped again may be a bit larger. */
+    if (!core_mul_size(f->n_bytes, 4, &inflate_max) ||
+        !core_add_size(inflate_max, 16u << 20, &inflate_max))
+        return core_err_nomem(b->err, bin);
+    rc = torch_pickle_read(f->bytes, f->n_bytes, inflate_max, &b->tensors, &owned, b->err);
+    if (rc == 0)
+        b->owned[b->n_owned++] = owned;
+    return rc;
+}
+
+int delta__tensors_ready(struct delta_builder *b)
+{
+    const int rc = tensor_list_sort(&b->tensors, b->err);
+
+    if (rc < 0)
+        return rc;
+    if (b->tensors.n == 0)
+        return core_err_set(b->err, CORE_E_ADAPTER_INVALID, "the adapter holds no tensor");
+    b->is_taken = core_calloc(b->tensors.n, sizeof(*b->is_taken));
+    return b->is_taken ? 0 : core_err_nomem(b->err, "adapter");
+}
+
+const struct tensor *delta__find(const struct delta_builder *b, const char *path, size_t n_path,
+                                 const char *suffix)
+{
+    char name[1024]; /* a longer name is never found, and then left over by name */
+    const int n = n_path < sizeof(name)
+                      ? snprintf(name, sizeof(name), "%.*s%s", (int)n_path, path, suffix)
+                      : -1;
+
+    return n >= 0 && (size_t)n < sizeof(name) ? tensor_list_find(&b->tensors, name) : NULL;
+}
+
+void delta__take(struct delta_builder *b, const struct tensor *t)
+{
+    b->is_taken[t - b->tensors.t] = true;
+}
+
+bool delta__is_taken(const struct delta_builder *b, const struct tensor *t)
+{
+    return b->is_taken[t - b->tensors.t];
+}
+
+int delta__all_taken(struct delta_builder *b)
+{
+    for (size_t i = 0; i < b->tensors.n; i++)
+        if (!b->is_taken[i])
+            return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, b->tensors.t[i].name,
+                                      "tensor %s is left over: nothing here computes it",
+                                      b->tensors.t[i].name);
+    return 0;
+}
+
+int delta__misfit(struct delta_builder *b, const struct tensor *t, const char *expected)
+{
+    char got[96];
+
+    return core_err_set_param(b->err, CORE_E_ADAPTER_MISMATCH, t->name,
+                              "tensor %s: got %s, expected %s", t->name,
+                              tensor_shape_text(t, got, sizeof(got)), expected);
+}
+
+int delta__expect(struct delta_builder *b, const struct tensor *t, unsigned n_dims, size_t d0,
+                  size_t d1)
+{
+    const struct tensor want = {.n_dims = n_dims, .dim = {d0, d1}};
+    char text[96];
+
+    if (tensor_is(t, n_dims, d0, d1))
+        return 0;
+    return delta__misfit(b, t, tensor_shape_text(&want, text, sizeof(text)));
+}
+
+static int check_type(struct delta_builder *b, const struct tensor *t)
+{
+    if (tensor_type_is_float(t->type))
+        return 0;
+    return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, t->name,
+                              "tensor %s: type %s is not computed in an adapter", t->name,
+                              tensor_type_text(t->type));
+}
+
+static int check_finite(struct delta_builder *b, const struct tensor *t, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(x[i]))
+            return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, t->name,
+                                      "tensor %s holds a value that is not finite", t->name);
+    return 0;
+}
+
+int delta__floats(struct delta_builder *b, const struct tensor *t, const float **out)
+{
+    const size_t n = tensor_n_values(t);
+    float *x;
+    int rc = check_type(b, t);
+
+    if (rc < 0)
+        return rc;
+    x = delta__scratch(b, n, sizeof(*x));
+    if (!x)
+        return CORE_E_NOMEM;
+    tensor_to_f32(t, 0, n, x);
+    rc = check_finite(b, t, x, n);
+    if (rc < 0)
+        return rc;
+    delta__take(b, t);
+    *out = x;
+    return 0;
+}
+
+int delta__matrix(struct delta_builder *b, const struct tensor *t, size_t n_rows, size_t n_cols,
+                  struct delta_mat *out)
+{
+    const size_t n = tensor_n_values(t);
+    float part[256];
+    const float *x;
+    int rc = delta__expect(b, t, 2, n_rows, n_cols);
+
+    if (rc < 0)
+        return rc;
+    if (n_rows > UINT32_MAX || n_cols > UINT32_MAX)
+        return delta__misfit(b, t, "less than 2^32 rows and columns");
+    *out = (struct delta_mat){t->data, t->type, (uint32_t)n_rows, (uint32_t)n_cols};
+    if (t->type == TENSOR_F64) {
+        rc = delta__floats(b, t, &x);
+        out->data = x;
+        out->type = TENSOR_F32;
+        return rc;
+    }
+    rc = check_type(b, t);
+    for (size_t at = 0; rc == 0 && at < n; at += sizeof(part) / sizeof(part[0])) {
+        const size_t some = n - at < 256 ? n - at : 256;
+
+        tensor_to_f32(t, at, some, part);
+        rc = check_finite(b, t, part, some);
+    }
+    if (rc == 0)
+        delta__take(b, t);
+    return rc;
+}
+
+int delta__matrix_transposed(struct delta_builder *b, const struct tensor *t, size_t n_rows,
+                             size_t n_cols, struct delta_mat *out)
+{
+    struct delta_mat m;
+    const unsigned char *src;
+    unsigned char *dst;
+    size_t size;
+    const int rc = delta__matrix(b, t, n_cols, n_rows, &m);
+
+    if (rc < 0)
+        return rc;
+    size = tensor_type_block_bytes(m.type);
+    src = m.data;
+    dst = delta__scratch(b, tensor_n_values(t), size);
+    if (!dst)
+        return CORE_E_NOMEM;
+    for (size_t r = 0; r < n_rows; r++)
+        for (size_t c = 0; c < n_cols; c++)
+            memcpy(dst + (r * n_cols + c) * size, src + (c * n_rows + r) * size, size);
+    *out = (struct delta_mat){dst, m.type, (uint32_t)n_rows, (uint32_t)n_cols};
+    return 0;
+}
+
+/* ---- places ------------------------------------------------------------------- */
+
+int delta__place(struct delta_builder *b, const struct tensor *t, const char *path, size_t n_path,
+                 bool is_join, struct delta__place *out)
+{
+    const site_id site =
+        is_join ? model_join_site(b->m, path, n_path) : model_site(b->m, path, n_path);
+    struct delta__place p = {.site = site, .t = t};
+
+    if (site == SITE_NONE || !model_site_dims(b->m, site, &p.n_in, &p.n_out))
+        return core_err_set_param(b->err, CORE_E_ADAPTER_MISMATCH, t->name,
+                                  "tensor %s: this base has no %s '%.*s'", t->name,
+                                  is_join ? "place for an adapter" : "module",
+                                  (int)(n_path < 200 ? n_path : 200), path);
+    *out = p;
+    return 0;
+}

@@ -1,0 +1,193 @@
+/* core/delta/delta_builder.h - what a format reader calls: tensors in, operations
+ * out.
+ *
+ * A reader never checks a shape itself. It finds tensors by name, says which
+ * operation they are, and the builder holds them against the model (site, class,
+ * widths), converts them and marks them as taken. What nobody took at the end is
+ * an error, so a reader cannot forget a tensor. One builder lives for one compile,
+ * on one thread.
+ *
+ * Every function that can fail returns 0 or a negative enum core_code with the
+ * sentence in b->err. Pointers that the builder hands out live until
+ * delta__builder_release(); delta__finish() copies what the delta keeps.
+ */
+#ifndef CORE_DELTA_DELTA_BUILDER_H
+#define CORE_DELTA_DELTA_BUILDER_H
+
+#include <jansson.h>
+
+#include "core/base/err.h"
+#include "core/base/file.h"
+#include "core/delta/delta.h"
+#include "core/model/model.h"
+#include "core/weights/tensor.h"
+
+/* ---- the head, as a reader finds it (delta_head.c makes the steps) ---------- */
+
+enum delta__form {
+    DELTA__FORM_UNSAID,   /* no head tensors: as the base answers; with them: task.json */
+    DELTA__FORM_SEQUENCE, /* one answer of a whole input */
+    DELTA__FORM_TOKENS,   /* one answer of each token */
+    DELTA__FORM_LM,
+    DELTA__FORM_EMBEDDING,
+};
+
+enum delta__problem { /* of a sequence head */
+    DELTA__PROBLEM_UNSAID, /* one output: regression, else single label */
+    DELTA__PROBLEM_SINGLE,
+    DELTA__PROBLEM_MULTI,
+    DELTA__PROBLEM_REGRESSION,
+};
+
+/* One dense layer with what follows it. */
+struct delta__dense {
+    const struct tensor *w, *b; /* [n_out, n_in], [n_out]; b may be NULL */
+    const struct tensor *gamma, *beta;
+    enum kern_act act;
+};
+
+struct delta__head {
+    enum delta__form form;
+    enum delta__problem problem;
+    bool has_pooling, has_normalize; /* task.json says them */
+    enum delta_pool pooling;
+    bool normalize;
+    bool wants_pooler; /* sequence head on an encoder: its pooler stands before */
+    /* Parameters under Hugging Face's names. */
+    struct delta__dense pooler, classifier, lm_head;
+    /* Layers of a reader that lists them itself; then `classifier` is not used. */
+    struct delta__dense layer[DELTA_HEAD_STEPS_MAX];
+    unsigned n_layers;
+    size_t n_outputs;         /* stated in a config; 0: not stated */
+    const char *const *label; /* [n_labels], builder's memory, or NULL */
+    size_t n_labels;
+};
+
+/* ---- the builder -------------------------------------------------------------- */
+
+struct delta__block; /* scratch memory */
+
+struct delta_builder {
+    const struct model *m;
+    const struct core_file *file;
+    size_t n_files;
+    struct core_err *err; /* never NULL */
+
+    struct tensor_list tensors; /* of all weight files, sorted */
+    bool *is_taken;             /* [tensors.n] */
+    void *owned[2];             /* tensor data that torch_pickle_read() inflated */
+    unsigned n_owned;
+    struct delta__block *scratch;
+
+    struct delta_op *op;
+    size_t n_ops, cap_ops;
+    char method[sizeof(((struct delta *)0)->method)];
+    uint32_t position_shift;
+    struct delta__head plan;
+    struct delta_head head;
+    struct delta_task task;
+};
+
+void delta__builder_release(struct delta_builder *b);
+
+/* Memory until the builder's release, zeroed, aligned for any type; NULL with the
+ * error set. */
+void *delta__scratch(struct delta_builder *b, size_t n, size_t size);
+char *delta__scratch_str(struct delta_builder *b, const char *s);
+
+/* ---- tensors -------------------------------------------------------------------- */
+
+/* Reads the first of two files that is there into b->tensors (safetensors, then
+ * torch pickle); *is_found tells. delta__tensors_ready() once after the last. */
+int delta__load(struct delta_builder *b, const char *safetensors, const char *bin, bool *is_found);
+int delta__tensors_ready(struct delta_builder *b);
+
+/* The tensor called path[0..n_path) + suffix, or NULL. */
+const struct tensor *delta__find(const struct delta_builder *b, const char *path, size_t n_path,
+                                 const char *suffix);
+void delta__take(struct delta_builder *b, const struct tensor *t);
+bool delta__is_taken(const struct delta_builder *b, const struct tensor *t);
+/* CORE_E_ADAPTER_UNSUPPORTED with the first tensor that nobody took. */
+int delta__all_taken(struct delta_builder *b);
+
+/* CORE_E_ADAPTER_MISMATCH with tensor, got and expected unless the shape is this. */
+int delta__expect(struct delta_builder *b, const struct tensor *t, unsigned n_dims, size_t d0,
+                  size_t d1);
+/* "tensor ...: got [8, 40], expected ..." for shapes that delta__expect cannot say. */
+int delta__misfit(struct delta_builder *b, const struct tensor *t, const char *expected);
+
+/* All values as f32, finite, of whatever shape; takes t. */
+int delta__floats(struct delta_builder *b, const struct tensor *t, const float **out);
+/* A matrix in its stored type (F64 becomes F32), finite; takes t. Transposed: t is
+ * [n_cols, n_rows]. Not aligned yet: the arena does that. */
+int delta__matrix(struct delta_builder *b, const struct tensor *t, size_t n_rows, size_t n_cols,
+                  struct delta_mat *out);
+int delta__matrix_transposed(struct delta_builder *b, const struct tensor *t, size_t n_rows,
+                             size_t n_cols, struct delta_mat *out);
+
+/* ---- places --------------------------------------------------------------------- */
+
+/* A site with its widths, and the tensor that asked for it (for messages). */
+struct delta__place {
+    site_id site;
+    size_t n_in, n_out;
+    const struct tensor *t;
+};
+
+/* The site of a module path (is_join: of an AdapterHub place).
+ * CORE_E_ADAPTER_MISMATCH names path and tensor if the base has none. */
+int delta__place(struct delta_builder *b, const struct tensor *t, const char *path, size_t n_path,
+                 bool is_join, struct delta__place *out);
+
+/* ---- operations ------------------------------------------------------------------ */
+
+struct delta__lowrank {
+    const struct tensor *down, *up;           /* [rank, n_in], [n_out, rank] */
+    const struct tensor *down_bias, *up_bias; /* or NULL */
+    const struct tensor *scale_vec;           /* [n_out] or NULL */
+    float scale;
+    enum kern_act act;
+    const struct delta_join *join; /* builder's memory; NULL at a linear */
+};
+int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
+                       const struct delta__lowrank *in);
+/* `vec`: [n_out] floats that stand for p->t, or NULL: p->t itself. */
+int delta__add_bias(struct delta_builder *b, const struct delta__place *p, const float *vec,
+                    bool is_add);
+/* vec is [n_in] or [n_out], as `at` says; never NULL. */
+int delta__add_scale(struct delta_builder *b, const struct delta__place *p, const float *vec,
+                     enum delta_scale_at at);
+/* gamma (SITE_PART_WEIGHT) or beta (SITE_PART_BIAS) of a norm; both become one op. */
+int delta__add_norm(struct delta_builder *b, const struct delta__place *p, enum site_part part,
+                    const float *vec);
+/* idx: flat positions in [n_out, n_in], ascending; val: as many values. */
+int delta__add_sparse(struct delta_builder *b, const struct delta__place *p,
+                      const struct tensor *idx, const struct tensor *val);
+/* Checks and reads such a pair over n values: *at [*n] positions, *val [*n]. */
+int delta__sparse_pair(struct delta_builder *b, const struct tensor *idx,
+                       const struct tensor *val, size_t n, const uint64_t **at,
+                       const float **value);
+
+/* Prefix keys and values of several layers: kv [n_tokens, 2 * n_layers * width], the
+ * j-th listed layer's keys at slot 2j, its values at slot 2j + 1. */
+struct delta__prefix {
+    const struct tensor *t; /* for messages */
+    const float *kv;
+    size_t n_tokens, n_cols;
+    const unsigned *layer;
+    unsigned n_layers;
+};
+int delta__add_prefix(struct delta_builder *b, const struct delta__prefix *p);
+
+/* A parameter under its Hugging Face name (path = name without file prefix): a
+ * norm's or linear's replacement, or a part of the head. What is none of these stays
+ * untaken. is_add: the values are added to the base's. */
+int delta__add_parameter(struct delta_builder *b, const struct tensor *t, const char *path,
+                         bool is_add);
+
+/* ---- the end ---------------------------------------------------------------------- */
+
+int delta__build_head(struct delta_builder *b);          /* plan -> head */
+int delta__finish(struct delta_builder *b, struct delta **out); /* -> one arena */
+
+#endif

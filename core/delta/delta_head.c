@@ -1,0 +1,257 @@
+/* core/delta/delta_head.c - from what a reader found of a head, and what task.json
+ * says, to the steps that answer.
+ *
+ * Heads under Hugging Face's names are one dense layer (classifier, score) behind the
+ * pooled vector; which rows are pooled follows from the base: an encoder's pooler, a
+ * decoder's last token. AdapterHub lists its layers itself. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/delta/delta_internal.h"
+
+/* Epsilon of the LayerNorm in AdapterHub's language-model heads on bases whose
+ * configuration names none (layer_norm_eps is BERT's key, not a decoder's). */
+static const float head_norm_eps = 1e-12f;
+
+int delta__form_of_class(struct delta_builder *b, const char *class_name, enum delta__form *out)
+{
+    static const struct {
+        const char *part;
+        enum delta__form form;
+    } known[] = {
+        {"ForSequenceClassification", DELTA__FORM_SEQUENCE},
+        {"ForTokenClassification", DELTA__FORM_TOKENS},
+        {"ForCausalLM", DELTA__FORM_LM},
+        {"LMHeadModel", DELTA__FORM_LM},
+        {"AdapterModel", DELTA__FORM_UNSAID},
+    };
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (strstr(class_name, known[i].part)) {
+            *out = known[i].form;
+            return 0;
+        }
+    if (strstr(class_name, "For"))
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "model_class",
+                                  "the head of %.100s is not computed", class_name);
+    *out = DELTA__FORM_UNSAID;
+    return 0;
+}
+
+/* Appends one step; *width is the vector's width before and after it. */
+static int add_step(struct delta_builder *b, const struct delta__dense *l, size_t *width)
+{
+    struct delta_head *h = &b->head;
+    struct delta_head_step *s = &h->step[h->n_steps];
+    const float **vec[] = {&s->bias, &s->gamma, &s->beta};
+    const struct tensor *t[] = {l->b, l->gamma, l->beta};
+    const size_t n_out = l->w->n_dims == 2 ? l->w->dim[0] : 0;
+    int rc;
+
+    if (h->n_steps == DELTA_HEAD_STEPS_MAX)
+        return core_err_set(b->err, CORE_E_ADAPTER_UNSUPPORTED,
+                            "the head has more than %d layers", (int)DELTA_HEAD_STEPS_MAX);
+    if (n_out == 0)
+        return delta__misfit(b, l->w, "[outputs, inputs]");
+    rc = delta__matrix(b, l->w, n_out, *width, &s->w);
+    for (int i = 0; rc == 0 && i < 3; i++) {
+        if (!t[i])
+            continue;
+        rc = delta__expect(b, t[i], 1, n_out, 0);
+        if (rc == 0)
+            rc = delta__floats(b, t[i], vec[i]);
+    }
+    if (rc < 0)
+        return rc;
+    s->act = l->act;
+    s->eps = l->gamma ? head_norm_eps : 0.0f;
+    h->n_steps++;
+    *width = n_out;
+    return 0;
+}
+
+/* The base's pooler, or the adapter's own copy of it, before a sequence head. */
+static int add_pooler(struct delta_builder *b, size_t *width)
+{
+    const struct delta__head *p = &b->plan;
+    struct delta__dense l = p->pooler;
+
+    if (!l.w) {
+        if (!model_config(b->m)->has_pooler)
+            return core_err_set(b->err, CORE_E_ADAPTER_MISMATCH,
+                                "the head of this adapter stands on a pooler, and this base has "
+                                "none (pooler.dense)");
+        b->head.pool = DELTA_POOL_POOLER;
+        return 0;
+    }
+    if (!l.b)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, l.w->name,
+                                  "tensor %s stands without its bias", l.w->name);
+    l.act = KERN_ACT_TANH;
+    b->head.pool = DELTA_POOL_CLS;
+    return add_step(b, &l, width);
+}
+
+static int choose_pool(struct delta_builder *b, size_t *width)
+{
+    const struct delta__head *p = &b->plan;
+    const struct model_config *c = model_config(b->m);
+    static const enum delta_pool base_pool[] = {
+        [MODEL_POOL_CLS] = DELTA_POOL_CLS,
+        [MODEL_POOL_MEAN] = DELTA_POOL_MEAN,
+        [MODEL_POOL_LAST] = DELTA_POOL_LAST,
+    };
+
+    switch (p->form) {
+    case DELTA__FORM_TOKENS:
+        b->head.pool = DELTA_POOL_TOKENS;
+        break;
+    case DELTA__FORM_LM:
+        b->head.pool = DELTA_POOL_LAST;
+        break;
+    case DELTA__FORM_EMBEDDING:
+        b->head.pool = p->has_pooling ? p->pooling : base_pool[c->pooling];
+        break;
+    default:
+        if (p->has_pooling)
+            b->head.pool = p->pooling;
+        else if (c->is_decoder)
+            b->head.pool = DELTA_POOL_LAST;
+        else if (p->wants_pooler)
+            return add_pooler(b, width);
+        else
+            b->head.pool = DELTA_POOL_CLS;
+    }
+    return 0;
+}
+
+static enum delta_kind kind_of(const struct delta__head *p, size_t n_outputs)
+{
+    switch (p->form) {
+    case DELTA__FORM_TOKENS:
+        return DELTA_TAGGING;
+    case DELTA__FORM_LM:
+        return DELTA_GENERATION;
+    case DELTA__FORM_EMBEDDING:
+        return DELTA_EMBEDDING;
+    default:
+        break;
+    }
+    switch (p->problem) {
+    case DELTA__PROBLEM_MULTI:
+        return DELTA_MULTI_LABEL;
+    case DELTA__PROBLEM_REGRESSION:
+        return DELTA_REGRESSION;
+    case DELTA__PROBLEM_SINGLE:
+        return DELTA_CLASSIFICATION;
+    default:
+        return n_outputs == 1 ? DELTA_REGRESSION : DELTA_CLASSIFICATION;
+    }
+}
+
+/* The dense layers after pooling. */
+static int add_layers(struct delta_builder *b, size_t *width)
+{
+    const struct delta__head *p = &b->plan;
+    const struct delta__dense *one =
+        p->form == DELTA__FORM_LM ? &p->lm_head : &p->classifier;
+    int rc = 0;
+
+    for (unsigned i = 0; rc == 0 && i < p->n_layers; i++)
+        rc = add_step(b, &p->layer[i], width);
+    if (rc < 0 || p->n_layers)
+        return rc;
+    if (one->w)
+        return add_step(b, one, width);
+    if (p->form != DELTA__FORM_LM)
+        return core_err_set(b->err, CORE_E_ADAPTER_INVALID,
+                            "the adapter has no head: classifier.weight or score.weight");
+    b->head.uses_base_lm_head = true;
+    *width = model_config(b->m)->n_vocab;
+    return 0;
+}
+
+static int check_outputs(struct delta_builder *b, size_t n)
+{
+    const struct delta__head *p = &b->plan;
+    const bool has_labels = p->form == DELTA__FORM_SEQUENCE || p->form == DELTA__FORM_TOKENS;
+
+    if (p->form == DELTA__FORM_LM && n != model_config(b->m)->n_vocab)
+        return core_err_set(b->err, CORE_E_ADAPTER_MISMATCH,
+                            "the adapter's LM head: got %zu outputs, expected the vocabulary of "
+                            "the base, %u",
+                            n, model_config(b->m)->n_vocab);
+    if (p->n_outputs && p->n_outputs != n)
+        return core_err_set(b->err, CORE_E_ADAPTER_INVALID,
+                            "the head has %zu outputs, its configuration says %zu", n,
+                            p->n_outputs);
+    if (p->label && !has_labels)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "labels",
+                                  "labels: this task answers without labels");
+    if (p->label && p->n_labels != n)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_MISMATCH, "labels",
+                                  "labels: got %zu, expected one for each of %zu outputs",
+                                  p->n_labels, n);
+    if ((p->has_normalize && p->form != DELTA__FORM_EMBEDDING) ||
+        (p->has_pooling && p->form != DELTA__FORM_EMBEDDING && p->form != DELTA__FORM_SEQUENCE))
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "task.json",
+                                  "task.json: pooling or normalize has no use for this task");
+    if (p->problem != DELTA__PROBLEM_UNSAID && p->form != DELTA__FORM_SEQUENCE)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "problem_type",
+                                  "problem_type has no use for this task");
+    return 0;
+}
+
+/* What the files leave open: without head tensors the task answers as its base. */
+static int settle_form(struct delta_builder *b)
+{
+    struct delta__head *p = &b->plan;
+    const bool is_decoder = model_config(b->m)->is_decoder;
+
+    if (p->form == DELTA__FORM_UNSAID && (p->classifier.w || p->n_layers))
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "head",
+                                  "the files do not say what kind of head this is: give \"head\" "
+                                  "in task.json");
+    if (p->form == DELTA__FORM_UNSAID)
+        p->form = is_decoder ? DELTA__FORM_LM : DELTA__FORM_EMBEDDING;
+    if (p->form == DELTA__FORM_LM && !is_decoder)
+        return core_err_set(b->err, CORE_E_ADAPTER_MISMATCH,
+                            "the adapter generates text, and this base is an encoder");
+    return 0;
+}
+
+/* A pooler's bias without its weight (BitFit, bias="all") changes the base's pooler. */
+static int pooler_bias(struct delta_builder *b)
+{
+    const struct tensor *t = b->plan.pooler.b;
+    struct delta__place p = {.site = site_make(0, SITE_POOLER), .t = t};
+
+    if (!t || b->plan.pooler.w || !model_site_dims(b->m, p.site, &p.n_in, &p.n_out))
+        return 0;
+    return delta__add_bias(b, &p, NULL, false);
+}
+
+int delta__build_head(struct delta_builder *b)
+{
+    const struct model_config *c = model_config(b->m);
+    struct delta_head *h = &b->head;
+    size_t width = c->d_model;
+    int rc = settle_form(b);
+
+    if (rc == 0)
+        rc = pooler_bias(b);
+    if (rc == 0)
+        rc = choose_pool(b, &width);
+    if (rc == 0 && b->plan.form != DELTA__FORM_EMBEDDING)
+        rc = add_layers(b, &width);
+    if (rc == 0)
+        rc = check_outputs(b, width);
+    if (rc < 0)
+        return rc;
+    h->kind = kind_of(&b->plan, width);
+    h->n_labels = (unsigned)width;
+    h->label = b->plan.label;
+    if (h->kind == DELTA_EMBEDDING)
+        h->is_normalized = b->plan.has_normalize ? b->plan.normalize : c->is_normalized;
+    return 0;
+}

@@ -1,0 +1,51 @@
+/* core/delta/delta_internal.h - the readers, and what they share about JSON. */
+#ifndef CORE_DELTA_DELTA_INTERNAL_H
+#define CORE_DELTA_DELTA_INTERNAL_H
+
+#include "core/delta/delta_builder.h"
+
+/* Each fills the builder from files whose configuration is already parsed. */
+int delta__read_peft(struct delta_builder *b, const json_t *config);
+int delta__read_adapterhub(struct delta_builder *b, const json_t *config);
+int delta__read_own(struct delta_builder *b, const json_t *config);
+/* task.json, if there is one, over what the reader said. */
+int delta__read_task(struct delta_builder *b);
+
+/* Parts of read_peft.c that have their own file. */
+int delta__peft_lora(struct delta_builder *b, const json_t *config);
+
+/* Parts of read_adapterhub.c. `config` is one method's; `name` the adapter's. */
+int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const char *name,
+                         bool is_old);
+int delta__ah_prefix(struct delta_builder *b, const json_t *config, const char *name,
+                     bool is_old);
+int delta__ah_head(struct delta_builder *b, const json_t *head_config, bool is_old);
+/* Where ".KIND.NAME." begins in a tensor's name; *rest is what follows it. NULL: nowhere. */
+const char *delta__ah_mark(const char *tensor, const char *kind, const char *name,
+                           const char **rest);
+/* Activation by AdapterHub's name (NULL: identity). */
+int delta__ah_act(struct delta_builder *b, const char *name, bool is_old, enum kern_act *out);
+
+/* The form of a head from a transformers class name ("BertForSequenceClassification");
+ * CORE_E_ADAPTER_UNSUPPORTED names a class whose head we do not compute. */
+int delta__form_of_class(struct delta_builder *b, const char *class_name, enum delta__form *out);
+
+/* ---- JSON (delta_json.c). `file` stands in messages. -------------------------------- */
+
+/* The object in file `name`, *out the caller's; *out NULL if there is no such file. */
+int delta__json_file(struct delta_builder *b, const char *name, json_t **out);
+/* Values of `key`; absent or null gives the default. A wrong type is
+ * CORE_E_ADAPTER_INVALID. Strings are borrowed. */
+int delta__json_bool(struct delta_builder *b, const json_t *j, const char *key, bool dflt,
+                     bool *out);
+int delta__json_number(struct delta_builder *b, const json_t *j, const char *key, double dflt,
+                       double *out);
+int delta__json_str(struct delta_builder *b, const json_t *j, const char *key, const char *dflt,
+                    const char **out);
+/* CORE_E_ADAPTER_UNSUPPORTED if one of the keys (NULL-terminated) holds more than null,
+ * false, 0, "" or an empty list. */
+int delta__json_refuse(struct delta_builder *b, const json_t *j, const char *const *key);
+/* Label texts from a list, or from {label: id}; into the plan. */
+int delta__json_labels(struct delta_builder *b, const json_t *labels, const char *what);
+
+#endif

@@ -1,0 +1,151 @@
+/* core/delta/delta_json.c - the adapters' small JSON files, typed. Numbers and words
+ * come from strangers: sizes and types are checked here, meanings by the readers. */
+#include <math.h>
+#include <string.h>
+
+#include "core/base/alloc.h"
+#include "core/delta/delta_internal.h"
+
+/* Configurations are a few KB; a tree of jansson costs about 50 times its text. */
+enum { JSON_MAX_BYTES = 1 << 20 };
+
+int delta__json_file(struct delta_builder *b, const char *name, json_t **out)
+{
+    const struct core_file *f = core_file_find(b->file, b->n_files, name);
+    json_error_t e;
+    json_t *j;
+
+    *out = NULL;
+    if (!f)
+        return 0;
+    if (f->n_bytes > JSON_MAX_BYTES)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, name,
+                                  "%s: %zu bytes, at most %d are read", name, f->n_bytes,
+                                  (int)JSON_MAX_BYTES);
+    j = json_loadb(f->bytes, f->n_bytes, 0, &e);
+    if (!j && json_error_code(&e) == json_error_out_of_memory)
+        return core_err_nomem(b->err, name);
+    if (!j)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, name, "%s: line %d: %s", name,
+                                  e.line, e.text);
+    if (!json_is_object(j)) {
+        json_decref(j);
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, name, "%s: not a JSON object",
+                                  name);
+    }
+    *out = j;
+    return 0;
+}
+
+static int wrong_type(struct delta_builder *b, const char *key, const char *want)
+{
+    return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, key, "%s: expected %s", key, want);
+}
+
+int delta__json_bool(struct delta_builder *b, const json_t *j, const char *key, bool dflt,
+                     bool *out)
+{
+    const json_t *v = json_object_get(j, key);
+
+    if (v && !json_is_null(v) && !json_is_boolean(v))
+        return wrong_type(b, key, "true or false");
+    *out = !v || json_is_null(v) ? dflt : json_is_true(v);
+    return 0;
+}
+
+int delta__json_number(struct delta_builder *b, const json_t *j, const char *key, double dflt,
+                       double *out)
+{
+    const json_t *v = json_object_get(j, key);
+
+    if (v && !json_is_null(v) && (!json_is_number(v) || !isfinite(json_number_value(v))))
+        return wrong_type(b, key, "a number");
+    *out = !v || json_is_null(v) ? dflt : json_number_value(v);
+    return 0;
+}
+
+int delta__json_str(struct delta_builder *b, const json_t *j, const char *key, const char *dflt,
+                    const char **out)
+{
+    const json_t *v = json_object_get(j, key);
+
+    if (v && !json_is_null(v) && !json_is_string(v))
+        return wrong_type(b, key, "a string");
+    *out = !v || json_is_null(v) ? dflt : json_string_value(v);
+    return 0;
+}
+
+static bool is_empty(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_NULL:
+    case JSON_FALSE:
+        return true;
+    case JSON_STRING:
+        return json_string_length(v) == 0;
+    case JSON_ARRAY:
+        return json_array_size(v) == 0;
+    case JSON_OBJECT:
+        return json_object_size(v) == 0;
+    case JSON_INTEGER:
+    case JSON_REAL:
+        return json_number_value(v) == 0.0;
+    case JSON_TRUE:
+        return false;
+    }
+    return false;
+}
+
+int delta__json_refuse(struct delta_builder *b, const json_t *j, const char *const *key)
+{
+    for (; *key; key++) {
+        const json_t *v = json_object_get(j, *key);
+
+        if (v && !is_empty(v))
+            return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, *key,
+                                      "option %s is not computed", *key);
+    }
+    return 0;
+}
+
+static int bad_labels(struct delta_builder *b, const char *what)
+{
+    return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, what,
+                              "%s: expected different texts, numbered from 0 without a gap", what);
+}
+
+int delta__json_labels(struct delta_builder *b, const json_t *labels, const char *what)
+{
+    const size_t n = json_is_object(labels) ? json_object_size(labels) : json_array_size(labels);
+    const char **text;
+    const char *key;
+    json_t *v;
+    size_t i;
+
+    if (!json_is_object(labels) && !json_is_array(labels))
+        return wrong_type(b, what, "a list of texts");
+    if (n == 0)
+        return bad_labels(b, what);
+    text = delta__scratch(b, n, sizeof(*text));
+    if (!text)
+        return CORE_E_NOMEM;
+    json_array_foreach(labels, i, v) {
+        if (!json_is_string(v))
+            return bad_labels(b, what);
+        text[i] = delta__scratch_str(b, json_string_value(v));
+        if (!text[i])
+            return CORE_E_NOMEM;
+    }
+    json_object_foreach((json_t *)labels, key, v) {
+        const json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
+
+        if (id < 0 || (size_t)id >= n || text[id])
+            return bad_labels(b, what);
+        text[id] = delta__scratch_str(b, key);
+        if (!text[id])
+            return CORE_E_NOMEM;
+    }
+    b->plan.label = text;
+    b->plan.n_labels = n;
+    return 0;
+}

@@ -1,0 +1,353 @@
+/* core/delta/delta_ops.c - operations, held against the model's sites. The only place
+ * that decides what may attach where and which shapes it must have. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/alloc.h"
+#include "core/delta/delta_builder.h"
+
+static struct delta_op *push_op(struct delta_builder *b, enum delta_op_kind kind, site_id site)
+{
+    if (b->n_ops == b->cap_ops) {
+        const size_t cap = b->cap_ops ? 2 * b->cap_ops : 32;
+        size_t n_bytes;
+        struct delta_op *op = NULL;
+
+        if (core_mul_size(cap, sizeof(*op), &n_bytes))
+            op = core_realloc(b->op, n_bytes);
+        if (!op) {
+            core_err_nomem(b->err, "adapter");
+            return NULL;
+        }
+        b->op = op;
+        b->cap_ops = cap;
+    }
+    b->op[b->n_ops] = (struct delta_op){.kind = kind, .site = site, .gate = -1};
+    return &b->op[b->n_ops++];
+}
+
+static int check_class(struct delta_builder *b, const struct delta__place *p,
+                       enum delta_op_kind kind, enum site_class cls)
+{
+    char path[160];
+
+    if (site_kind_class(site_kind_of(p->site)) == cls)
+        return 0;
+    return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, p->t->name,
+                              "tensor %s: %s is not computed at %s", p->t->name,
+                              delta_op_text(kind),
+                              model_site_path(b->m, p->site, path, sizeof(path)));
+}
+
+/* A vector of n values from a 1-dimensional tensor, or NULL if there is none. */
+static int vector_may(struct delta_builder *b, const struct tensor *t, size_t n, const float **out)
+{
+    int rc;
+
+    *out = NULL;
+    if (!t)
+        return 0;
+    rc = delta__expect(b, t, 1, n, 0);
+    return rc < 0 ? rc : delta__floats(b, t, out);
+}
+
+int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
+                       const struct delta__lowrank *in)
+{
+    const size_t rank = in->down->n_dims == 2 ? in->down->dim[0] : 0;
+    struct delta_op *op;
+    int rc = check_class(b, p, DELTA_LOWRANK, in->join ? SITE_CLASS_JOIN : SITE_CLASS_LINEAR);
+
+    if (rc < 0)
+        return rc;
+    if (rank == 0)
+        return delta__misfit(b, in->down, "[rank, inputs] with a rank of 1 or more");
+    op = push_op(b, DELTA_LOWRANK, p->site);
+    if (!op)
+        return CORE_E_NOMEM;
+    op->lowrank.scale = in->scale;
+    op->lowrank.act = in->act;
+    op->lowrank.join = in->join;
+    rc = delta__matrix(b, in->down, rank, p->n_in, &op->lowrank.down);
+    if (rc == 0)
+        rc = delta__matrix_transposed(b, in->up, rank, p->n_out, &op->lowrank.up);
+    if (rc == 0)
+        rc = vector_may(b, in->down_bias, rank, &op->lowrank.down_bias);
+    if (rc == 0)
+        rc = vector_may(b, in->up_bias, p->n_out, &op->lowrank.up_bias);
+    if (rc == 0)
+        rc = vector_may(b, in->scale_vec, p->n_out, &op->lowrank.scale_vec);
+    return rc;
+}
+
+int delta__add_bias(struct delta_builder *b, const struct delta__place *p, const float *vec,
+                    bool is_add)
+{
+    struct delta_op *op;
+    int rc = check_class(b, p, DELTA_BIAS, SITE_CLASS_LINEAR);
+
+    if (rc == 0 && !vec)
+        rc = vector_may(b, p->t, p->n_out, &vec);
+    if (rc < 0)
+        return rc;
+    op = push_op(b, DELTA_BIAS, p->site);
+    if (!op)
+        return CORE_E_NOMEM;
+    op->bias.vec = vec;
+    op->bias.is_add = is_add;
+    return 0;
+}
+
+int delta__add_scale(struct delta_builder *b, const struct delta__place *p, const float *vec,
+                     enum delta_scale_at at)
+{
+    struct delta_op *op;
+    const int rc = check_class(b, p, DELTA_SCALE, SITE_CLASS_LINEAR);
+
+    if (rc < 0)
+        return rc;
+    op = push_op(b, DELTA_SCALE, p->site);
+    if (!op)
+        return CORE_E_NOMEM;
+    op->scale.vec = vec;
+    op->scale.at = at;
+    return 0;
+}
+
+/* The NORM of a site, made at the first of its two parameters. */
+static struct delta_op *norm_op(struct delta_builder *b, site_id site)
+{
+    for (size_t i = 0; i < b->n_ops; i++)
+        if (b->op[i].kind == DELTA_NORM && b->op[i].site == site)
+            return &b->op[i];
+    return push_op(b, DELTA_NORM, site);
+}
+
+int delta__add_norm(struct delta_builder *b, const struct delta__place *p, enum site_part part,
+                    const float *vec)
+{
+    const float **slot;
+    struct delta_op *op;
+    int rc = check_class(b, p, DELTA_NORM, SITE_CLASS_NORM);
+
+    if (rc == 0 && !vec)
+        rc = vector_may(b, p->t, p->n_out, &vec);
+    if (rc < 0)
+        return rc;
+    if (part == SITE_PART_BIAS && !model_norm_beta(b->m, p->site))
+        return core_err_set_param(b->err, CORE_E_ADAPTER_MISMATCH, p->t->name,
+                                  "tensor %s: this norm of the base has no bias", p->t->name);
+    op = norm_op(b, p->site);
+    if (!op)
+        return CORE_E_NOMEM;
+    slot = part == SITE_PART_BIAS ? &op->norm.beta : &op->norm.gamma;
+    if (*slot)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, p->t->name,
+                                  "tensor %s: this parameter is given twice", p->t->name);
+    *slot = vec;
+    return 0;
+}
+
+/* ---- sparse ------------------------------------------------------------------- */
+
+int delta__sparse_pair(struct delta_builder *b, const struct tensor *idx,
+                       const struct tensor *val, size_t n, const uint64_t **at,
+                       const float **value)
+{
+    const size_t n_values = idx->n_dims == 1 ? idx->dim[0] : 0;
+    int64_t last = -1;
+    int64_t *x;
+    int rc;
+
+    if (idx->n_dims != 1 || n_values > UINT32_MAX)
+        return delta__misfit(b, idx, "[values], fewer than 2^32");
+    rc = delta__expect(b, val, 1, n_values, 0);
+    if (rc < 0)
+        return rc;
+    x = delta__scratch(b, n_values, sizeof(*x));
+    if (!x)
+        return CORE_E_NOMEM;
+    if (!tensor_to_i64(idx, 0, n_values, x))
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, idx->name,
+                                  "tensor %s: positions must be whole numbers, got %s", idx->name,
+                                  tensor_type_text(idx->type));
+    for (size_t i = 0; i < n_values; last = x[i++]) {
+        if (x[i] <= last)
+            return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, idx->name,
+                                      "tensor %s: positions must be 0 or more and ascend; "
+                                      "number %zu does not",
+                                      idx->name, i);
+        if ((uint64_t)x[i] >= n)
+            return core_err_set_param(b->err, CORE_E_ADAPTER_MISMATCH, idx->name,
+                                      "tensor %s: got position %lld, expected less than %zu",
+                                      idx->name, (long long)x[i], n);
+    }
+    delta__take(b, idx);
+    *at = (const uint64_t *)x;
+    return delta__floats(b, val, value);
+}
+
+int delta__add_sparse(struct delta_builder *b, const struct delta__place *p,
+                      const struct tensor *idx, const struct tensor *val)
+{
+    const uint64_t *at;
+    const float *value;
+    uint32_t *row_ptr, *col;
+    struct delta_op *op;
+    size_t n, n_flat;
+    int rc = check_class(b, p, DELTA_SPARSE, SITE_CLASS_LINEAR);
+
+    if (rc < 0)
+        return rc;
+    if (!core_mul_size(p->n_in, p->n_out, &n_flat))
+        return core_err_nomem(b->err, idx->name);
+    rc = delta__sparse_pair(b, idx, val, n_flat, &at, &value);
+    if (rc < 0)
+        return rc;
+    n = idx->dim[0];
+    row_ptr = delta__scratch(b, p->n_out + 1, sizeof(*row_ptr));
+    col = delta__scratch(b, n, sizeof(*col));
+    op = row_ptr && col ? push_op(b, DELTA_SPARSE, p->site) : NULL;
+    if (!op)
+        return CORE_E_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        row_ptr[at[i] / p->n_in + 1]++;
+        col[i] = (uint32_t)(at[i] % p->n_in);
+    }
+    for (size_t r = 0; r < p->n_out; r++)
+        row_ptr[r + 1] += row_ptr[r];
+    op->sparse.row_ptr = row_ptr;
+    op->sparse.col = col;
+    op->sparse.val = value;
+    op->sparse.n_values = (uint32_t)n;
+    return 0;
+}
+
+/* ---- prefix ------------------------------------------------------------------- */
+
+static int check_prefix(struct delta_builder *b, const struct delta__prefix *p, size_t *width)
+{
+    const size_t n_positions = model_config(b->m)->n_positions;
+    char want[128];
+    size_t n_in;
+
+    *width = 0;
+    for (unsigned j = 0; j < p->n_layers; j++)
+        if (!model_site_dims(b->m, site_make(p->layer[j], SITE_ATTN), &n_in, width))
+            return core_err_set_param(b->err, CORE_E_ADAPTER_MISMATCH, p->t->name,
+                                      "tensor %s: layer %u of this base takes no prefix",
+                                      p->t->name, p->layer[j]);
+    if (*width == 0 || p->n_cols != 2 * *width * p->n_layers) {
+        snprintf(want, sizeof(want),
+                 "2 (keys, values) x %u layers x %zu = %zu columns for each token", p->n_layers,
+                 *width, 2 * *width * p->n_layers);
+        return delta__misfit(b, p->t, want);
+    }
+    if (p->n_tokens == 0 || p->n_tokens >= n_positions) {
+        snprintf(want, sizeof(want), "1 to %zu prefix tokens", n_positions - 1);
+        return delta__misfit(b, p->t, want);
+    }
+    return 0;
+}
+
+int delta__add_prefix(struct delta_builder *b, const struct delta__prefix *p)
+{
+    size_t width;
+    const int rc = check_prefix(b, p, &width);
+
+    if (rc < 0)
+        return rc;
+    for (unsigned j = 0; j < p->n_layers; j++) {
+        struct delta_op *op = push_op(b, DELTA_KV_PREFIX, site_make(p->layer[j], SITE_ATTN));
+        float *k = delta__scratch(b, p->n_tokens * width, sizeof(*k));
+        float *v = delta__scratch(b, p->n_tokens * width, sizeof(*v));
+
+        if (!op || !k || !v)
+            return CORE_E_NOMEM;
+        for (size_t i = 0; i < p->n_tokens; i++) {
+            const float *row = p->kv + i * p->n_cols + 2 * j * width;
+
+            memcpy(k + i * width, row, width * sizeof(*k));
+            memcpy(v + i * width, row + width, width * sizeof(*v));
+        }
+        op->kv_prefix.k = k;
+        op->kv_prefix.v = v;
+        op->kv_prefix.n_tokens = (uint32_t)p->n_tokens;
+    }
+    return 0;
+}
+
+/* ---- parameters under their own names -------------------------------------------- */
+
+/* base + delta for a norm; the base's value where is_add. */
+static int norm_sum(struct delta_builder *b, const struct delta__place *p, enum site_part part,
+                    const float **vec)
+{
+    const float *base = part == SITE_PART_BIAS ? model_norm_beta(b->m, p->site)
+                                               : model_norm_gamma(b->m, p->site);
+    float *sum = delta__scratch(b, p->n_out, sizeof(*sum));
+    int rc = sum ? vector_may(b, p->t, p->n_out, vec) : CORE_E_NOMEM;
+
+    for (size_t i = 0; rc == 0 && i < p->n_out; i++)
+        sum[i] = (base ? base[i] : 0.0f) + (*vec)[i];
+    *vec = sum;
+    return rc;
+}
+
+static int add_at_site(struct delta_builder *b, const struct delta__place *p, enum site_part part,
+                       bool is_add)
+{
+    struct delta__head *h = &b->plan;
+    const enum site_kind kind = site_kind_of(p->site);
+    const float *vec = NULL;
+    int rc = 0;
+
+    switch (site_kind_class(kind)) {
+    case SITE_CLASS_NORM:
+        if (is_add)
+            rc = norm_sum(b, p, part, &vec);
+        return rc < 0 ? rc : delta__add_norm(b, p, part, vec);
+    case SITE_CLASS_LINEAR:
+        if (part == SITE_PART_WEIGHT && kind == SITE_POOLER && !is_add)
+            h->pooler.w = p->t;
+        else if (part == SITE_PART_WEIGHT && kind == SITE_LM_HEAD && !is_add)
+            h->lm_head.w = p->t;
+        else if (part == SITE_PART_BIAS && kind == SITE_POOLER && !is_add)
+            h->pooler.b = p->t; /* a BIAS unless the weight comes too: delta_head.c */
+        else if (part == SITE_PART_BIAS && kind == SITE_LM_HEAD && !is_add)
+            h->lm_head.b = p->t;
+        else if (part == SITE_PART_BIAS)
+            return delta__add_bias(b, p, NULL, is_add);
+        return 0;
+    default:
+        return 0; /* left over */
+    }
+}
+
+int delta__add_parameter(struct delta_builder *b, const struct tensor *t, const char *path,
+                         bool is_add)
+{
+    static const char *const classifiers[] = {"classifier", "score"};
+    const char *dot = strrchr(path, '.');
+    struct delta__place p;
+    enum site_part part;
+    size_t n;
+    int rc;
+
+    if (!dot || (strcmp(dot, ".weight") != 0 && strcmp(dot, ".bias") != 0))
+        return 0;
+    n = (size_t)(dot - path);
+    part = strcmp(dot, ".bias") == 0 ? SITE_PART_BIAS : SITE_PART_WEIGHT;
+    for (size_t i = 0; i < sizeof(classifiers) / sizeof(classifiers[0]); i++) {
+        struct delta__dense *c = &b->plan.classifier;
+        const struct tensor **slot = part == SITE_PART_BIAS ? &c->b : &c->w;
+
+        if (n != strlen(classifiers[i]) || strncmp(path, classifiers[i], n) != 0)
+            continue;
+        if (!*slot)
+            *slot = t;
+        return 0;
+    }
+    rc = delta__place(b, t, path, n, false, &p);
+    return rc < 0 ? rc : add_at_site(b, &p, part, is_add);
+}

@@ -1,0 +1,242 @@
+/* core/delta/read_adapterhub_bn.c - AdapterHub's bottlenecks: one LOWRANK with a join
+ * at each place that has an adapter_up.weight.
+ *
+ * The configuration gives the switches of struct delta_join (all places alike), the
+ * tensors give places and widths; reduction factors and left-out layers follow. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/delta/delta_internal.h"
+
+/* torch.nn.LayerNorm's own default, which the library leaves as it is. */
+static const float join_norm_eps = 1e-5f;
+
+struct bottleneck {
+    struct delta_join join;
+    bool ln_before, ln_after;
+    enum kern_act act;
+    float scale;
+    const char *scaling; /* "learned", "channel" or NULL: `scale` */
+};
+
+static int read_residual(struct delta_builder *b, const json_t *config, struct bottleneck *o)
+{
+    const json_t *v = json_object_get(config, "residual_before_ln");
+    const char *text = json_string_value(v);
+
+    o->join.residual_before_ln = DELTA_RES_BEFORE;
+    if (!v || json_is_null(v) || json_is_true(v))
+        return 0;
+    if (json_is_false(v)) {
+        o->join.residual_before_ln = DELTA_RES_AFTER;
+        return 0;
+    }
+    /* The library computes "post_add" only where a norm follows the addition. */
+    if (text && strcmp(text, "post_add") == 0 && o->join.original_ln_before &&
+        model_config(b->m)->is_post_norm) {
+        o->join.residual_before_ln = DELTA_RES_POST_ADD;
+        return 0;
+    }
+    return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "residual_before_ln",
+                              "residual_before_ln: this value is not computed here");
+}
+
+static int read_scaling(struct delta_builder *b, const json_t *config, struct bottleneck *o)
+{
+    const json_t *v = json_object_get(config, "scaling");
+    const char *text = json_string_value(v);
+    const bool is_tensor = text && (strcmp(text, "learned") == 0 || strcmp(text, "channel") == 0);
+    double scale = 1.0;
+    int rc = 0;
+
+    if (is_tensor)
+        o->scaling = text;
+    else
+        rc = delta__json_number(b, config, "scaling", 1.0, &scale);
+    o->scale = (float)scale;
+    if (rc == 0 && !(scale >= -1e30 && scale <= 1e30))
+        rc = core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "scaling",
+                                "scaling: got %g", scale);
+    return rc;
+}
+
+static int read_switches(struct delta_builder *b, const json_t *config, bool is_old,
+                         struct bottleneck *o)
+{
+    static const char *const option[] = {"use_gating", "phm_layer", "inv_adapter", NULL};
+    const struct {
+        const char *key;
+        bool dflt, *out;
+    } flag[] = {
+        {"is_parallel", false, &o->join.is_parallel},
+        {"original_ln_before", false, &o->join.original_ln_before},
+        {"original_ln_after", true, &o->join.original_ln_after},
+        {"adapter_residual_before_ln", false, &o->join.adapter_residual_before_ln},
+        {"ln_before", false, &o->ln_before},
+        {"ln_after", false, &o->ln_after},
+    };
+    const char *act;
+    int rc = delta__json_refuse(b, config, option);
+
+    for (size_t i = 0; rc == 0 && i < sizeof(flag) / sizeof(flag[0]); i++)
+        rc = delta__json_bool(b, config, flag[i].key, flag[i].dflt, flag[i].out);
+    if (rc == 0)
+        rc = read_residual(b, config, o);
+    if (rc == 0)
+        rc = read_scaling(b, config, o);
+    if (rc == 0)
+        rc = delta__json_str(b, config, "non_linearity", "relu", &act);
+    if (rc == 0)
+        rc = delta__ah_act(b, act, is_old, &o->act);
+    if (rc == 0 && o->join.is_parallel) { /* these switches mean nothing there */
+        o->join.original_ln_before = o->join.adapter_residual_before_ln = false;
+        o->join.residual_before_ln = DELTA_RES_BEFORE;
+    }
+    o->join.ln_eps = join_norm_eps;
+    return rc;
+}
+
+/* The tensor `suffix` of the place name[0..n), which must be there. */
+static int find_part(struct delta_builder *b, const struct tensor *up, size_t n,
+                     const char *suffix, const struct tensor **out)
+{
+    *out = delta__find(b, up->name, n, suffix);
+    if (*out)
+        return 0;
+    return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, up->name,
+                              "tensor %.*s%s is missing", n < 300 ? (int)n : 300, up->name,
+                              suffix);
+}
+
+/* A norm's vector of d values. */
+static int norm_vector(struct delta_builder *b, const struct tensor *up, size_t n,
+                       const char *suffix, size_t d, const float **out)
+{
+    const struct tensor *t;
+    int rc = find_part(b, up, n, suffix, &t);
+
+    if (rc == 0)
+        rc = delta__expect(b, t, 1, d, 0);
+    return rc < 0 ? rc : delta__floats(b, t, out);
+}
+
+/* With ln_before the norm is stored twice, as a member of its own and as the first of
+ * the sequence. */
+static int take_norm_copy(struct delta_builder *b, const struct tensor *up, size_t n,
+                          const char *suffix, const char *of)
+{
+    const struct tensor *copy = delta__find(b, up->name, n, suffix);
+    const struct tensor *t = delta__find(b, up->name, n, of);
+
+    if (!copy || !t)
+        return 0;
+    if (copy->type != t->type || copy->n_bytes != t->n_bytes ||
+        memcmp(copy->data, t->data, t->n_bytes) != 0)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, copy->name,
+                                  "tensor %s differs from %s, of which it is a copy", copy->name,
+                                  t->name);
+    delta__take(b, copy);
+    return 0;
+}
+
+static int read_join_norms(struct delta_builder *b, const struct bottleneck *o,
+                           const struct tensor *up, size_t n, size_t d, struct delta_join *j)
+{
+    int rc = 0;
+
+    if (o->ln_before) {
+        rc = norm_vector(b, up, n, "adapter_down.0.weight", d, &j->ln_before_gamma);
+        if (rc == 0)
+            rc = norm_vector(b, up, n, "adapter_down.0.bias", d, &j->ln_before_beta);
+        if (rc == 0)
+            rc = take_norm_copy(b, up, n, "adapter_norm_before.weight", "adapter_down.0.weight");
+        if (rc == 0)
+            rc = take_norm_copy(b, up, n, "adapter_norm_before.bias", "adapter_down.0.bias");
+    }
+    if (rc == 0 && o->ln_after)
+        rc = norm_vector(b, up, n, "adapter_norm_after.weight", d, &j->ln_after_gamma);
+    if (rc == 0 && o->ln_after)
+        rc = norm_vector(b, up, n, "adapter_norm_after.bias", d, &j->ln_after_beta);
+    return rc;
+}
+
+static int read_scaling_tensor(struct delta_builder *b, const struct bottleneck *o,
+                               const struct tensor *up, size_t n, struct delta__lowrank *in)
+{
+    const struct tensor *t;
+    const float *value;
+    int rc;
+
+    in->scale = o->scale;
+    if (!o->scaling)
+        return 0;
+    rc = find_part(b, up, n, "scaling", &t);
+    if (rc < 0)
+        return rc;
+    if (strcmp(o->scaling, "channel") == 0) {
+        in->scale_vec = t;
+        return 0;
+    }
+    rc = delta__expect(b, t, 1, 1, 0);
+    if (rc == 0)
+        rc = delta__floats(b, t, &value);
+    if (rc == 0)
+        in->scale = value[0];
+    return rc;
+}
+
+/* One place; `up` is its adapter_up.weight, name[0..n) all before that, and
+ * name[0..n_path) the place. */
+static int add_place(struct delta_builder *b, const struct bottleneck *o, const struct tensor *up,
+                     size_t n, size_t n_path)
+{
+    const char *down_w = o->ln_before ? "adapter_down.1.weight" : "adapter_down.0.weight";
+    const char *down_b = o->ln_before ? "adapter_down.1.bias" : "adapter_down.0.bias";
+    struct delta_join *join = delta__scratch(b, 1, sizeof(*join));
+    struct delta__lowrank in = {.up = up, .act = o->act, .join = join};
+    struct delta__place p;
+    int rc;
+
+    if (!join)
+        return CORE_E_NOMEM;
+    *join = o->join;
+    rc = delta__place(b, up, up->name, n_path, true, &p);
+    if (rc == 0)
+        rc = find_part(b, up, n, down_w, &in.down);
+    if (rc == 0)
+        rc = find_part(b, up, n, down_b, &in.down_bias);
+    if (rc == 0)
+        rc = find_part(b, up, n, "adapter_up.bias", &in.up_bias);
+    if (rc == 0)
+        rc = read_join_norms(b, o, up, n, p.n_out, join);
+    if (rc == 0)
+        rc = read_scaling_tensor(b, o, up, n, &in);
+    return rc < 0 ? rc : delta__add_lowrank(b, &p, &in);
+}
+
+int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const char *name,
+                         bool is_old)
+{
+    struct bottleneck o = {.scale = 1.0f};
+    bool has_mh, has_output;
+    const char *rest;
+    int rc = read_switches(b, config, is_old, &o);
+
+    if (rc == 0)
+        rc = delta__json_bool(b, config, "mh_adapter", false, &has_mh);
+    if (rc == 0)
+        rc = delta__json_bool(b, config, "output_adapter", true, &has_output);
+    for (size_t i = 0; rc == 0 && i < b->tensors.n; i++) {
+        const struct tensor *t = &b->tensors.t[i];
+        const char *mark = delta__ah_mark(t->name, "adapters", name, &rest);
+
+        if (mark && mark != t->name && strcmp(rest, "adapter_up.weight") == 0)
+            rc = add_place(b, &o, t, (size_t)(rest - t->name), (size_t)(mark - t->name) - 1);
+    }
+    if (rc == 0)
+        snprintf(b->method, sizeof(b->method), "%s",
+                 o.join.is_parallel       ? "parallel"
+                 : has_mh && has_output ? "houlsby"
+                                        : "pfeiffer");
+    return rc;
+}

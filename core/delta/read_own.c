@@ -1,0 +1,141 @@
+/* core/delta/read_own.c - our own format, for methods that no library saves (BitFit,
+ * diff pruning, FishMask): delta.json and delta.safetensors (docs/formats.md).
+ *
+ * Tensors have Hugging Face parameter names. A plain name holds the trained values
+ * (with "add": true, the difference to the base's); `<param>#idx` and `<param>#val`
+ * hold positions in the flattened parameter and the differences there. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/delta/delta_internal.h"
+
+static int read_method(struct delta_builder *b, const json_t *config)
+{
+    const char *method;
+    int rc = delta__json_str(b, config, "method", NULL, &method);
+    size_t n;
+
+    if (rc < 0)
+        return rc;
+    n = method ? strspn(method, "abcdefghijklmnopqrstuvwxyz0123456789_-") : 0;
+    if (n == 0 || method[n] || n >= sizeof(b->method))
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "method",
+                                  "delta.json: method: expected 1 to %zu of a-z, 0-9, _ and -",
+                                  sizeof(b->method) - 1);
+    snprintf(b->method, sizeof(b->method), "%s", method);
+    return 0;
+}
+
+/* `base` binds the delta when it is a hash; a name only informs. */
+static int check_base(struct delta_builder *b, const json_t *config)
+{
+    const char *base;
+    const int rc = delta__json_str(b, config, "base", "", &base);
+
+    if (rc < 0)
+        return rc;
+    if (strlen(base) == 64 && strspn(base, "0123456789abcdef") == 64 &&
+        strcmp(base, model_hash(b->m)) != 0)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_MISMATCH, "base",
+                                  "delta.json: base: got %.12s..., expected this base, %.12s...",
+                                  base, model_hash(b->m));
+    return 0;
+}
+
+static int check_keys(struct delta_builder *b, const json_t *config)
+{
+    const char *key;
+    json_t *v;
+
+    json_object_foreach((json_t *)config, key, v)
+        if (strcmp(key, "method") != 0 && strcmp(key, "base") != 0 && strcmp(key, "add") != 0)
+            return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, key,
+                                      "delta.json: unknown key '%.80s'", key);
+    return 0;
+}
+
+/* Differences of a bias or a norm are made dense: the vectors are short. */
+static int add_sparse_vector(struct delta_builder *b, struct delta__place *p, enum site_part part,
+                             const struct tensor *val)
+{
+    const bool is_norm = site_kind_class(site_kind_of(p->site)) == SITE_CLASS_NORM;
+    const float *base = NULL, *value;
+    const uint64_t *at;
+    float *vec;
+    int rc = delta__sparse_pair(b, p->t, val, p->n_out, &at, &value);
+
+    if (rc < 0)
+        return rc;
+    if (is_norm)
+        base = part == SITE_PART_BIAS ? model_norm_beta(b->m, p->site)
+                                      : model_norm_gamma(b->m, p->site);
+    vec = delta__scratch(b, p->n_out, sizeof(*vec));
+    if (!vec)
+        return CORE_E_NOMEM;
+    for (size_t i = 0; base && i < p->n_out; i++)
+        vec[i] = base[i];
+    for (size_t i = 0; i < p->t->dim[0]; i++)
+        vec[at[i]] += value[i];
+    return is_norm ? delta__add_norm(b, p, part, vec) : delta__add_bias(b, p, vec, true);
+}
+
+/* t is `<param>#idx`, path its name, n the length of <param>. */
+static int add_sparse(struct delta_builder *b, const struct tensor *t, size_t n)
+{
+    static const char weight[] = ".weight", bias[] = ".bias";
+    const struct tensor *val = delta__find(b, t->name, n, "#val");
+    enum site_part part = SITE_PART_WEIGHT;
+    size_t n_part = sizeof(weight) - 1;
+    struct delta__place p;
+    int rc;
+
+    if (!val)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, t->name,
+                                  "tensor %s stands without its #val", t->name);
+    if (n > sizeof(bias) - 1 && strncmp(t->name + n - 5, bias, 5) == 0) {
+        part = SITE_PART_BIAS;
+        n_part = sizeof(bias) - 1;
+    } else if (n <= n_part || strncmp(t->name + n - n_part, weight, n_part) != 0) {
+        return 0; /* left over */
+    }
+    rc = delta__place(b, t, t->name, n - n_part, false, &p);
+    if (rc < 0)
+        return rc;
+    if (part == SITE_PART_BIAS || site_kind_class(site_kind_of(p.site)) == SITE_CLASS_NORM)
+        return add_sparse_vector(b, &p, part, val);
+    return delta__add_sparse(b, &p, t, val);
+}
+
+int delta__read_own(struct delta_builder *b, const json_t *config)
+{
+    bool is_add, is_found;
+    int rc = check_keys(b, config);
+
+    if (rc == 0)
+        rc = read_method(b, config);
+    if (rc == 0)
+        rc = check_base(b, config);
+    if (rc == 0)
+        rc = delta__json_bool(b, config, "add", false, &is_add);
+    if (rc == 0)
+        rc = delta__load(b, "delta.safetensors", NULL, &is_found);
+    if (rc == 0 && !is_found)
+        rc = core_err_set(b->err, CORE_E_ADAPTER_INVALID, "no delta.safetensors");
+    if (rc == 0)
+        rc = delta__tensors_ready(b);
+    for (size_t i = 0; rc == 0 && i < b->tensors.n; i++) {
+        const struct tensor *t = &b->tensors.t[i];
+        const char *mark = strrchr(t->name, '#');
+
+        if (!mark)
+            rc = delta__add_parameter(b, t, t->name, is_add);
+        else if (strcmp(mark, "#idx") == 0)
+            rc = add_sparse(b, t, (size_t)(mark - t->name));
+    }
+    b->plan.wants_pooler = true;
+    /* The format's rule: a classifier answers for the whole input unless task.json says
+     * tagging. */
+    if (rc == 0 && b->plan.classifier.w)
+        b->plan.form = DELTA__FORM_SEQUENCE;
+    return rc;
+}

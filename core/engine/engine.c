@@ -1,0 +1,279 @@
+/* core/engine/engine.c - the engine thread, its queue and its limits. What a step does:
+ * step.c. Jobs cross from other threads through one inbox under one lock; everything
+ * else belongs to the engine thread. */
+#include "core/engine/engine.h"
+
+#include <string.h>
+
+#include "core/base/alloc.h"
+#include "core/engine/engine_internal.h"
+
+void engine__list_push(struct engine_list *l, struct engine_job *job)
+{
+    job->next = NULL;
+    if (l->last)
+        l->last->next = job;
+    else
+        l->first = job;
+    l->last = job;
+    l->n++;
+}
+
+void engine__list_insert(struct engine_list *l, struct engine_job *job)
+{
+    struct engine_job **at = &l->first;
+
+    if (!l->last || l->last->in.priority >= job->in.priority) {
+        engine__list_push(l, job);
+        return;
+    }
+    while ((*at)->in.priority >= job->in.priority)
+        at = &(*at)->next;
+    job->next = *at;
+    *at = job;
+    l->n++;
+}
+
+struct engine_job *engine__list_pop(struct engine_list *l)
+{
+    struct engine_job *job = l->first;
+
+    if (job) {
+        l->first = job->next;
+        l->last = l->first ? l->last : NULL;
+        l->n--;
+    }
+    return job;
+}
+
+/* ---- the thread ------------------------------------------------------------------- */
+
+/* Takes the inbox over; waits for work when there is none. Returns false to stop. */
+static bool take_inbox(struct engine *e)
+{
+    struct engine_list inbox;
+    struct engine_job *job;
+    bool is_stopping;
+
+    core_lock(&e->synced_data.lock);
+    while (!e->synced_data.inbox.n && !e->synced_data.is_stopping && !e->thread_data.n_active &&
+           !e->thread_data.waiting.n)
+        core_cond_wait(&e->synced_data.wake, &e->synced_data.lock);
+    inbox = e->synced_data.inbox;
+    e->synced_data.inbox = (struct engine_list){0};
+    is_stopping = e->synced_data.is_stopping;
+    core_unlock(&e->synced_data.lock);
+    while ((job = engine__list_pop(&inbox)))
+        engine__list_insert(&e->thread_data.waiting, job);
+    return !is_stopping;
+}
+
+/* The engine is going: ends every job as cancelled. */
+static void end_all(struct engine *e)
+{
+    struct engine_job *job;
+
+    while ((job = engine__list_pop(&e->thread_data.waiting)))
+        engine__end(e, job, ENGINE_CANCELLED);
+    while (e->thread_data.n_active)
+        engine__end(e, e->thread_data.active[--e->thread_data.n_active], ENGINE_CANCELLED);
+}
+
+static void *engine_main(void *arg)
+{
+    struct engine *e = arg;
+
+    while (take_inbox(e)) {
+        engine__admit(e);
+        engine__step(e);
+    }
+    end_all(e);
+    return NULL;
+}
+
+/* ---- opening ------------------------------------------------------------------------ */
+
+static unsigned or_default(unsigned v, unsigned dflt)
+{
+    return v ? v : dflt;
+}
+
+/* Fills in defaults and what follows from the model. */
+static void settle_options(struct engine *e, size_t *n_blocks)
+{
+    const struct model_config *c = model_config(e->m);
+    struct engine_options *o = &e->opt;
+
+    o->max_batch_tokens = or_default(o->max_batch_tokens, 512);
+    o->max_batch_jobs = or_default(o->max_batch_jobs, 256);
+    o->max_queue = or_default(o->max_queue, 1024);
+    o->kv_bytes = o->kv_bytes ? o->kv_bytes : (uint64_t)1 << 30;
+    /* an encoder reads a sequence whole */
+    if (!c->is_decoder && o->max_batch_tokens < c->n_positions)
+        o->max_batch_tokens = c->n_positions;
+    if (o->max_batch_jobs > o->max_batch_tokens)
+        o->max_batch_jobs = o->max_batch_tokens;
+    *n_blocks = c->is_decoder ? (size_t)(o->kv_bytes / fwd_kv_block_bytes(e->m)) : 0;
+    e->context_max = or_default(o->context_max, c->n_positions ? c->n_positions : 2048);
+    if (c->is_decoder && e->context_max > *n_blocks * FWD_KV_BLOCK)
+        e->context_max = (unsigned)(*n_blocks * FWD_KV_BLOCK);
+    o->context_max = e->context_max;
+}
+
+static int alloc_thread_data(struct engine *e, size_t n_blocks, struct core_err *err)
+{
+    const size_t n = e->opt.max_batch_jobs;
+
+    e->thread_data.active = core_calloc(n, sizeof(*e->thread_data.active));
+    e->thread_data.slot = core_calloc(n, sizeof(*e->thread_data.slot));
+    e->thread_data.free_block = core_calloc(n_blocks, sizeof(uint32_t));
+    e->sampler = core_calloc(pool_size(e->pool), sizeof(*e->sampler));
+    if (!e->thread_data.active || !e->thread_data.slot || !e->thread_data.free_block ||
+        !e->sampler)
+        return core_err_nomem(err, "engine");
+    for (size_t i = 0; i < n_blocks; i++)
+        e->thread_data.free_block[i] = (uint32_t)(n_blocks - 1 - i);
+    e->thread_data.n_blocks = e->thread_data.n_free_blocks = n_blocks;
+    for (unsigned w = 0; model_config(e->m)->is_decoder && w < pool_size(e->pool); w++) {
+        const int rc = engine__sampler_init(&e->sampler[w], model_config(e->m)->n_vocab, err);
+
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int start(struct engine *e, struct core_err *err)
+{
+    size_t n_blocks;
+    struct fwd_options fo;
+    int rc = pool_new(&e->pool, e->opt.n_threads, err);
+
+    if (rc < 0)
+        return rc;
+    settle_options(e, &n_blocks);
+    e->opt.n_threads = pool_size(e->pool);
+    if (model_config(e->m)->is_decoder && n_blocks == 0)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "kv_bytes",
+                                  "kv_bytes: one block needs %zu bytes",
+                                  fwd_kv_block_bytes(e->m));
+    fo = (struct fwd_options){.max_rows = e->opt.max_batch_tokens,
+                              .max_seqs = e->opt.max_batch_jobs,
+                              .context_max = e->context_max,
+                              .n_kv_blocks = n_blocks};
+    rc = fwd_new(&e->fwd, e->m, e->pool, &fo, err);
+    if (rc == 0)
+        rc = alloc_thread_data(e, n_blocks, err);
+    if (rc < 0)
+        return rc;
+    if (pthread_create(&e->thread, NULL, engine_main, e) != 0)
+        return core_err_set(err, CORE_E_INTERNAL, "the engine thread does not start");
+    e->has_thread = true;
+    return 0;
+}
+
+int engine_new(struct engine **out, const struct model *m, const struct engine_options *opt,
+               struct core_err *err)
+{
+    struct engine *e = core_calloc(1, sizeof(*e));
+    int rc;
+
+    if (!e)
+        return core_err_nomem(err, "engine");
+    e->m = m;
+    e->opt = *opt;
+    core_mutex_init(&e->synced_data.lock, CORE_RANK_ENGINE);
+    core_cond_init(&e->synced_data.wake);
+    rc = start(e, err);
+    if (rc < 0)
+        engine_free(&e);
+    else
+        *out = e;
+    return rc;
+}
+
+void engine_free(struct engine **ep)
+{
+    struct engine *e = *ep;
+
+    if (!e)
+        return;
+    core_lock(&e->synced_data.lock);
+    e->synced_data.is_stopping = e->synced_data.is_draining = true;
+    pthread_cond_signal(&e->synced_data.wake);
+    core_unlock(&e->synced_data.lock);
+    if (e->has_thread)
+        pthread_join(e->thread, NULL);
+    for (unsigned w = 0; e->sampler && w < pool_size(e->pool); w++)
+        if (e->sampler[w].prob)
+            engine__sampler_release(&e->sampler[w]);
+    core_free(e->sampler);
+    core_free(e->thread_data.active);
+    core_free(e->thread_data.slot);
+    core_free(e->thread_data.free_block);
+    fwd_free(&e->fwd);
+    pool_free(&e->pool);
+    pthread_cond_destroy(&e->synced_data.wake);
+    core_mutex_destroy(&e->synced_data.lock);
+    core_free(e);
+    *ep = NULL;
+}
+
+/* ---- what other threads call --------------------------------------------------------- */
+
+int engine_submit(struct engine *e, struct engine_job *const *job, size_t n, struct core_err *err)
+{
+    const uint64_t now = core_now_ns();
+    int rc = 0;
+
+    core_lock(&e->synced_data.lock);
+    if (e->synced_data.is_draining)
+        rc = CORE_E_DRAINING;
+    else if (n > e->opt.max_queue - e->synced_data.n_waiting ||
+             e->synced_data.n_waiting > e->opt.max_queue)
+        rc = CORE_E_OVERLOADED;
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        job[i]->times.submitted = now;
+        engine__list_push(&e->synced_data.inbox, job[i]);
+        e->synced_data.n_waiting++;
+    }
+    if (rc == 0)
+        pthread_cond_signal(&e->synced_data.wake);
+    core_unlock(&e->synced_data.lock);
+    if (rc == CORE_E_DRAINING)
+        core_err_set(err, rc, "the server is shutting down");
+    else if (rc < 0)
+        core_err_set(err, rc, "the queue is full (%u)", e->opt.max_queue);
+    return rc;
+}
+
+void engine_cancel(struct engine *e, struct engine_job *job)
+{
+    (void)e; /* the engine looks at every job it holds at each step */
+    atomic_store(&job->is_cancelled, true);
+}
+
+void engine_drain(struct engine *e)
+{
+    core_lock(&e->synced_data.lock);
+    e->synced_data.is_draining = true;
+    core_unlock(&e->synced_data.lock);
+}
+
+void engine_stats(struct engine *e, struct engine_stats *out)
+{
+    core_lock(&e->synced_data.lock);
+    *out = e->synced_data.stats;
+    out->n_waiting = e->synced_data.n_waiting;
+    core_unlock(&e->synced_data.lock);
+}
+
+unsigned engine_context_max(const struct engine *e)
+{
+    return e->context_max;
+}
+
+struct engine_options engine_options_used(const struct engine *e)
+{
+    return e->opt;
+}

@@ -1,0 +1,124 @@
+/* core/engine/engine_internal.h - jobs and the engine's state, shared by job.c,
+ * engine.c, step.c and sample.c. */
+#ifndef CORE_ENGINE_ENGINE_INTERNAL_H
+#define CORE_ENGINE_ENGINE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/base/err.h"
+#include "core/base/lock.h"
+#include "core/engine/engine.h"
+#include "core/model/fwd.h"
+#include "core/pool/pool.h"
+
+enum { ENGINE_LOGPROBS_MAX = 20 };
+
+/* One input of one task. The maker owns it until submit; from then on only the
+ * engine thread writes to it (except is_cancelled) until done(); then the maker. */
+struct engine_job {
+    struct engine *engine;
+    struct engine_job *next; /* in the engine's lists */
+    struct engine_input in;  /* pointers lead to the copies below */
+    struct engine_callbacks cb;
+    void *arg;
+    atomic_bool is_cancelled; /* any thread sets it */
+
+    int32_t *ids;   /* [n_tokens + max_tokens]: prompt, then what was produced */
+    int32_t *types; /* [n_tokens] */
+    uint32_t *kv_block;
+    uint32_t n_blocks, n_blocks_held;
+    float *out;     /* results, see engine_job_output() */
+    size_t out_rows, out_cols;
+    float *mean;    /* [d_model] for mean pooling, else NULL */
+
+    uint32_t n_done;      /* tokens that the model has seen */
+    uint32_t n_generated; /* tokens produced */
+    bool is_generation;
+    uint64_t rng;
+
+    /* the token that a worker sampled in this step */
+    int32_t next_id;
+    float logprob;
+    int32_t *top_id;      /* [n_logprobs] */
+    float *top_logprob;
+
+    bool is_ended;
+    enum engine_finish finish;
+    struct core_err err;
+    struct engine_times times;
+};
+
+/* First in, first out. */
+struct engine_list {
+    struct engine_job *first, *last;
+    size_t n;
+};
+
+/* Scratch of one worker for sampling. */
+struct engine_sampler {
+    float *prob;      /* [n_vocab] */
+    float *raw;       /* [n_vocab]: logits before the repetition penalty */
+    int32_t *id;      /* [n_vocab] */
+    uint32_t *seen;   /* [n_vocab]: stamp of the last row that marked the token */
+    uint32_t stamp;
+    size_t n_vocab;
+};
+
+/* A job's rows in the coming step. */
+struct engine_slot {
+    struct engine_job *job;
+    uint32_t n_rows;
+};
+
+struct engine {
+    const struct model *m;
+    struct engine_options opt;
+    unsigned context_max;
+    struct pool *pool;
+    struct fwd *fwd;
+    struct engine_sampler *sampler; /* [workers] */
+    pthread_t thread;
+    bool has_thread;
+
+    struct {                       /* the engine thread's own */
+        struct engine_list waiting; /* by priority, then arrival */
+        struct engine_job **active; /* [max_batch_jobs] */
+        size_t n_active;
+        struct engine_slot *slot;   /* [max_batch_jobs], the coming step */
+        size_t n_slots;
+        uint32_t *free_block;       /* stack */
+        size_t n_free_blocks, n_blocks;
+    } thread_data;
+
+    struct {
+        struct core_mutex lock;
+        pthread_cond_t wake;
+        struct engine_list inbox;
+        size_t n_waiting; /* inbox and waiting */
+        bool is_draining, is_stopping;
+        struct engine_stats stats;
+    } synced_data;
+};
+
+void engine__list_push(struct engine_list *l, struct engine_job *job);
+/* Before the first job of lower priority. */
+void engine__list_insert(struct engine_list *l, struct engine_job *job);
+struct engine_job *engine__list_pop(struct engine_list *l);
+
+/* step.c, engine thread only. */
+/* Starts waiting jobs while there is room. */
+void engine__admit(struct engine *e);
+/* One step over the active jobs; ends those that are finished. */
+void engine__step(struct engine *e);
+/* Ends a job: frees its blocks, calls done. Not in a list any more. */
+void engine__end(struct engine *e, struct engine_job *job, enum engine_finish finish);
+
+/* sample.c */
+int engine__sampler_init(struct engine_sampler *s, size_t n_vocab, struct core_err *err);
+void engine__sampler_release(struct engine_sampler *s);
+/* Chooses job->next_id from logits [n_vocab] (overwritten), and its logprobs. */
+void engine__sample(struct engine_sampler *s, const struct kern_table *k, struct engine_job *job,
+                    float *logits);
+
+#endif

@@ -1,0 +1,176 @@
+/* core/engine/job.c - making a job with all memory that it will need, and reading its
+ * results. Checks of the input stand here, once. */
+#include <string.h>
+
+#include "core/base/alloc.h"
+#include "core/engine/engine_internal.h"
+
+static int check_tokens(const struct model_config *c, const struct engine_input *in,
+                        struct core_err *err)
+{
+    for (size_t i = 0; i < in->n_tokens; i++) {
+        if (in->tokens[i] < 0 || (unsigned)in->tokens[i] >= c->n_vocab)
+            return core_err_set_param(err, CORE_E_BAD_FIELD, "input.tokens",
+                                      "input.tokens[%zu]: %d is not an id of this vocabulary (%u)",
+                                      i, in->tokens[i], c->n_vocab);
+        if (in->token_types && (in->token_types[i] < 0 || (c->n_token_types &&
+                                (unsigned)in->token_types[i] >= c->n_token_types)))
+            return core_err_set_param(err, CORE_E_BAD_FIELD, "input.token_types",
+                                      "input.token_types[%zu]: %d is out of range (%u)", i,
+                                      in->token_types[i], c->n_token_types);
+    }
+    return 0;
+}
+
+/* Tokens that one sequence of this task may have. Learned positions run out sooner
+ * when a prefix shifts them. */
+static size_t room_for(const struct engine *e, const struct delta *d)
+{
+    const struct model_config *c = model_config(e->m);
+
+    if (c->is_decoder)
+        return e->context_max;
+    return c->n_positions > d->position_shift ? c->n_positions - d->position_shift : 0;
+}
+
+static int check(const struct engine *e, const struct engine_input *in, bool is_generation,
+                 struct core_err *err)
+{
+    const struct model_config *c = model_config(e->m);
+    const size_t room = room_for(e, in->delta);
+    const size_t more = is_generation ? in->max_tokens : 0;
+
+    if (in->n_tokens == 0)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "input", "the input has no tokens");
+    if (is_generation && !c->is_decoder)
+        return core_err_set(err, CORE_E_WRONG_KIND, "this model does not generate text");
+    if (is_generation && in->max_tokens == 0)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "parameters.max_tokens",
+                                  "parameters.max_tokens must be at least 1");
+    if (in->n_tokens > room || more > room - in->n_tokens)
+        return core_err_set_param(err, CORE_E_INPUT_TOO_LONG, "input",
+                                  "%zu tokens of input and %zu to generate are more than %zu",
+                                  in->n_tokens, more, room);
+    return check_tokens(c, in, err);
+}
+
+static int32_t *copy_ids(const int32_t *from, size_t n, size_t more)
+{
+    int32_t *to = core_calloc(n + more, sizeof(int32_t));
+
+    if (to && from)
+        memcpy(to, from, n * sizeof(int32_t));
+    return to;
+}
+
+/* Results that a head writes, or the logits row of a generation. */
+static void size_output(struct engine_job *job, const struct model_config *c)
+{
+    const struct delta_head *h = &job->in.delta->head;
+
+    if (job->is_generation) {
+        job->out_rows = job->in.wants_logits;
+        job->out_cols = c->n_vocab;
+    } else {
+        job->out_rows = h->pool == DELTA_POOL_TOKENS ? job->in.n_tokens : 1;
+        job->out_cols = h->n_labels;
+    }
+}
+
+static int alloc_job(struct engine_job *job, struct core_err *err)
+{
+    const struct model_config *c = model_config(job->engine->m);
+    const size_t n = job->in.n_tokens, more = job->is_generation ? job->in.max_tokens : 0;
+    const unsigned n_top = job->in.n_logprobs;
+
+    size_output(job, c);
+    job->n_blocks = c->is_decoder ? (uint32_t)((n + more + FWD_KV_BLOCK - 1) / FWD_KV_BLOCK) : 0;
+    job->ids = copy_ids(job->in.tokens, n, more);
+    job->types = copy_ids(job->in.token_types, n, 0);
+    job->kv_block = core_calloc(job->n_blocks, sizeof(uint32_t));
+    job->out = core_calloc(job->out_rows * job->out_cols, sizeof(float));
+    job->top_id = core_calloc(n_top, sizeof(int32_t));
+    job->top_logprob = core_calloc(n_top, sizeof(float));
+    if (!job->ids || !job->types || !job->kv_block || !job->out || !job->top_id ||
+        !job->top_logprob)
+        return core_err_nomem(err, "job");
+    if (!job->is_generation && job->in.delta->head.pool == DELTA_POOL_MEAN) {
+        job->mean = core_calloc(c->d_model, sizeof(float));
+        if (!job->mean)
+            return core_err_nomem(err, "job");
+    }
+    job->in.tokens = job->ids;
+    job->in.token_types = job->types;
+    return 0;
+}
+
+int engine_job_new(struct engine_job **out, struct engine *e, const struct engine_input *in,
+                   const struct engine_callbacks *cb, void *arg, struct core_err *err)
+{
+    const bool is_generation = in->delta->head.kind == DELTA_GENERATION;
+    struct engine_job *job = NULL;
+    int rc = check(e, in, is_generation, err);
+
+    if (rc < 0)
+        return rc;
+    job = core_calloc(1, sizeof(*job));
+    if (!job)
+        return core_err_nomem(err, "job");
+    job->engine = e;
+    job->in = *in;
+    if (job->in.n_logprobs > ENGINE_LOGPROBS_MAX)
+        job->in.n_logprobs = ENGINE_LOGPROBS_MAX;
+    job->cb = *cb;
+    job->arg = arg;
+    job->rng = in->sampling.seed;
+    job->is_generation = is_generation;
+    rc = alloc_job(job, err);
+    if (rc < 0) {
+        engine_job_free(job);
+        return rc;
+    }
+    *out = job;
+    return 0;
+}
+
+void engine_job_free(struct engine_job *job)
+{
+    if (!job)
+        return;
+    core_free(job->ids);
+    core_free(job->types);
+    core_free(job->kv_block);
+    core_free(job->out);
+    core_free(job->mean);
+    core_free(job->top_id);
+    core_free(job->top_logprob);
+    core_free(job);
+}
+
+const float *engine_job_output(const struct engine_job *job, size_t *n_rows, size_t *n_cols)
+{
+    *n_rows = job->out_rows;
+    *n_cols = job->out_cols;
+    return job->out;
+}
+
+const int32_t *engine_job_tokens(const struct engine_job *job, size_t *n)
+{
+    *n = job->n_generated;
+    return job->ids + job->in.n_tokens;
+}
+
+enum engine_finish engine_job_finish(const struct engine_job *job)
+{
+    return job->finish;
+}
+
+size_t engine_job_n_prompt(const struct engine_job *job)
+{
+    return job->in.n_tokens;
+}
+
+const struct engine_times *engine_job_times(const struct engine_job *job)
+{
+    return &job->times;
+}

@@ -1,0 +1,79 @@
+/* core/gemm/gemm_blas.c - the portable level: weights as stored, OpenBLAS's sgemm.
+ *
+ * f32 matrices are multiplied in place; other types are converted block by block
+ * into the caller's scratch by tensor_to_f32(). OpenBLAS picks its kernel by shape,
+ * so at this level a row's bits may depend on the size of its batch. */
+#include <cblas.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "core/base/alloc.h"
+#include "core/base/err.h"
+#include "core/gemm/gemm_internal.h"
+
+static void blas_init(void)
+{
+    openblas_set_num_threads(1); /* the pool owns the cores */
+}
+
+int gemm__blas_pack(struct gemm_weight *w, const struct tensor *t, struct core_err *err)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, blas_init);
+    w->bytes = core_alloc_aligned(t->n_bytes);
+    if (!w->bytes)
+        return core_err_nomem(err, t->name);
+    w->is_blas = true;
+    w->type = t->type;
+    w->n_bytes = t->n_bytes;
+    memcpy(w->bytes, t->data, t->n_bytes);
+    return CORE_OK;
+}
+
+static struct tensor as_tensor(const struct gemm_weight *w)
+{
+    return (struct tensor){.name = "",
+                           .type = w->type,
+                           .n_dims = 2,
+                           .dim = {w->n_out, w->n_in},
+                           .data = w->bytes,
+                           .n_bytes = w->n_bytes};
+}
+
+void gemm__blas_row(const struct gemm_weight *w, size_t j, float *out)
+{
+    const struct tensor t = as_tensor(w);
+
+    tensor_to_f32(&t, j * w->n_in, w->n_in, out);
+}
+
+static void sgemm(const struct gemm_args *a, size_t n_cols, size_t n_k, const float *x,
+                  const float *w, size_t ldw, float beta, float *y)
+{
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)a->n_rows, (int)n_cols, (int)n_k,
+                1.0f, x, (int)a->ldx, w, (int)ldw, beta, y, (int)a->ldy);
+}
+
+void gemm__blas_run(const struct gemm_weight *w, const struct gemm_args *a)
+{
+    const struct tensor t = as_tensor(w);
+
+    if (w->type == TENSOR_F32) {
+        sgemm(a, a->col1 - a->col0, w->n_in, a->x, (const float *)w->bytes + a->col0 * w->n_in,
+              w->n_in, 0.0f, a->y + a->col0);
+        return;
+    }
+    for (size_t j = a->col0; j < a->col1; j += GEMM__BLAS_COLS) {
+        const size_t n_cols = a->col1 - j < GEMM__BLAS_COLS ? a->col1 - j : GEMM__BLAS_COLS;
+
+        for (size_t k = 0; k < w->n_in; k += GEMM__BLAS_K) {
+            const size_t n_k = w->n_in - k < GEMM__BLAS_K ? w->n_in - k : GEMM__BLAS_K;
+            float *block = a->scratch;
+
+            for (size_t i = 0; i < n_cols; i++)
+                tensor_to_f32(&t, (j + i) * w->n_in + k, n_k, block + i * n_k);
+            sgemm(a, n_cols, n_k, a->x + k, block, n_k, k ? 1.0f : 0.0f, a->y + j);
+        }
+    }
+}

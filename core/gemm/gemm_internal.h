@@ -1,0 +1,50 @@
+/* core/gemm/gemm_internal.h - a weight in its two forms, and who handles which.
+ *
+ *   gemm.c        the interface; blocking and dispatch of packed weights
+ *   gemm_pack.c   tensor -> panels, and single rows back
+ *   gemm_quant.c  GGUF blocks -> integers, scales and minima
+ *   gemm_blas.c   weights as stored, multiplied by OpenBLAS (portable level) */
+#ifndef CORE_GEMM_GEMM_INTERNAL_H
+#define CORE_GEMM_GEMM_INTERNAL_H
+
+#include "core/gemm/gemm.h"
+
+enum {
+    GEMM__BLAS_COLS = 64, /* a widened block of OpenBLAS's: 64 outputs x 1024 inputs */
+    GEMM__BLAS_K = 1024,
+    GEMM__QUANT_MAX = 256 /* values in the largest quantised block */
+};
+
+struct gemm_weight {
+    size_t n_out, n_in;
+    size_t n_bytes;
+    void *bytes; /* owned, 64-byte aligned */
+
+    enum tensor_type type; /* of `bytes` if is_blas, else of the tensor packed */
+    bool is_blas;          /* bytes = the tensor's rows; else n_panels panels */
+
+    struct kern_panel panel;
+    size_t panel_bytes; /* of one panel over the whole of n_in */
+    void (*gemm)(const struct kern_gemm *g);
+    void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);
+};
+
+/* Fills w->panel, sizes and bytes from `t`; w->n_out and n_in are set. */
+int gemm__pack_panels(struct gemm_weight *w, const struct tensor *t, struct core_err *err);
+void gemm__panel_row(const struct gemm_weight *w, size_t j, float *out);
+
+/* One block of a quantised type as integers: value i is q[i] * scale[g] + min[g]
+ * with g = i / group, exact in f32 but for the last rounding. Minima are 0 for types
+ * without. The 4-bit types' q are 0 .. 15, Q4_0's standing for q - 8. */
+struct gemm__quant {
+    int8_t q[GEMM__QUANT_MAX];
+    float scale[GEMM__QUANT_MAX / 16], min[GEMM__QUANT_MAX / 16];
+};
+struct kern_panel gemm__quant_panel(enum tensor_type type);
+void gemm__quant_decode(enum tensor_type type, const uint8_t *block, struct gemm__quant *out);
+
+int gemm__blas_pack(struct gemm_weight *w, const struct tensor *t, struct core_err *err);
+void gemm__blas_run(const struct gemm_weight *w, const struct gemm_args *a);
+void gemm__blas_row(const struct gemm_weight *w, size_t j, float *out);
+
+#endif

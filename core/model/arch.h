@@ -1,0 +1,104 @@
+/* core/model/arch.h - what a model family is, inside core/model.
+ *
+ * A family is a name table (sites with their Hugging Face and GGUF names and
+ * widths), a reader of its configuration, and a forward pass over rows. bert.c and
+ * llama.c each define one; model.c lists them.
+ */
+#ifndef CORE_MODEL_ARCH_H
+#define CORE_MODEL_ARCH_H
+
+#include <jansson.h>
+
+#include "core/base/file.h"
+#include "core/model/model.h"
+#include "core/weights/weights.h"
+
+struct fwd;
+
+/* Widths that a site's row in the table may name. */
+enum arch_dim { ARCH_NONE, ARCH_D, ARCH_Q, ARCH_KV, ARCH_FF, ARCH_VOCAB };
+
+enum {
+    ARCH_LAYERED = 1 << 0,  /* one per layer; the names hold one %u */
+    ARCH_BIAS = 1 << 1,     /* must have a bias */
+    ARCH_BIAS_MAY = 1 << 2, /* may have one */
+    ARCH_MAY = 1 << 3,      /* the whole site may be missing */
+    ARCH_UNPERMUTE = 1 << 4 /* GGUF stores rows of each head pairwise interleaved */
+};
+
+struct arch_site {
+    enum site_kind kind;
+    const char *hf;   /* module path without the base prefix */
+    const char *gguf; /* tensor name without .weight/.bias, or NULL */
+    enum arch_dim in, out;
+    unsigned flags;
+};
+
+struct model_arch {
+    const char *name;        /* model_type in config.json, general.architecture in GGUF */
+    const char *base_prefix; /* "bert.", "model.": may stand before a path */
+    const struct arch_site *site;
+    size_t n_sites;
+    /* Tables besides the sites: learned positions, token types. NULL: none. */
+    const char *position_table, *type_table;
+    /* Fills *c; the common keys are read already. */
+    int (*config_json)(struct model_config *c, const json_t *json, struct core_err *err);
+    /* Runs all layers for worker w of f's pool; ends with final hidden rows in
+     * f->h (after the final norm). */
+    void (*forward)(struct fwd *f, unsigned w);
+};
+
+extern const struct model_arch model__bert;
+extern const struct model_arch model__llama;
+
+/* One site of a loaded model. */
+struct model_site {
+    struct gemm_weight *w;      /* linear */
+    float *bias;                /* linear: [n_out] or NULL */
+    float *gamma, *beta;        /* norm: [d]; beta may be NULL */
+    size_t n_in, n_out;         /* 0, 0: the model has no such site */
+};
+
+/* A table of rows in its stored type, read row by row from the mapped file. */
+struct model_table {
+    enum tensor_type type;
+    const unsigned char *data; /* NULL: none */
+    size_t n_rows, row_bytes, n_cols;
+};
+
+struct model {
+    const struct model_arch *arch;
+    struct model_config config;
+    struct kern_table kern;
+    struct weights *weights; /* stays mapped: tables are read from it */
+    struct tok *tok;
+    char *chat_template;
+    struct model_site *site; /* [n_layers * SITE_N_KINDS] */
+    size_t n_sites;
+    struct model_table tokens, positions, types;
+    float *inv_freq; /* RoPE: [d_head / 2], scaling applied; NULL: none */
+    size_t n_bytes;
+    char hash[65];
+};
+
+/* config.c: *c from a folder's json files or from GGUF metadata; *arch is chosen. */
+int model__config_folder(struct model_config *c, const struct model_arch **arch, const char *path,
+                         char **chat_template, struct core_err *err);
+int model__config_gguf(struct model_config *c, const struct model_arch **arch,
+                       const struct gguf *g, char **chat_template, struct core_err *err);
+/* The family called `name`, or NULL. */
+const struct model_arch *model__arch_find(const char *name);
+
+/* load.c: m->config, m->weights, m->kern are set; fills sites, tables, inv_freq, hash. */
+int model__load(struct model *m, struct core_err *err);
+
+/* json.c-like helpers of config.c used by the families: a key's number, with range
+ * check; `dflt` when absent or null. */
+int model__json_unsigned(const json_t *json, const char *key, unsigned dflt, unsigned max,
+                         unsigned *out, struct core_err *err);
+int model__json_float(const json_t *json, const char *key, double dflt, float *out,
+                      struct core_err *err);
+/* Activation by transformers' name; CORE_E_ADAPTER_UNSUPPORTED names it. */
+int model__act_by_name(const char *name, enum kern_act *out, struct core_err *err);
+
+#endif

@@ -1,0 +1,348 @@
+/* core/model/fwd.c - the memory of a forward pass, and running it. What it computes:
+ * the families (bert.c, llama.c), sites.c, attn.c, head.c. */
+#include "core/model/fwd.h"
+
+#include <string.h>
+
+#include "core/base/alloc.h"
+#include "core/base/err.h"
+#include "core/model/fwd_internal.h"
+
+void fwd__rows_of(const struct fwd *f, uint32_t n_rows, unsigned w, uint32_t *r0, uint32_t *r1)
+{
+    *r0 = (uint32_t)((uint64_t)n_rows * w / f->n_workers);
+    *r1 = (uint32_t)((uint64_t)n_rows * (w + 1) / f->n_workers);
+}
+
+size_t fwd_kv_block_bytes(const struct model *m)
+{
+    const struct model_config *c = model_config(m);
+
+    return (size_t)c->n_layers * 2 * FWD_KV_BLOCK * c->n_kv_heads * c->d_head * sizeof(float);
+}
+
+/* ---- memory ---------------------------------------------------------------------- */
+
+/* [max_rows, width] floats, or NULL and *rc. */
+static float *rows(const struct fwd *f, size_t width, int *rc, struct core_err *err)
+{
+    size_t n;
+    float *p = NULL;
+
+    if (*rc == 0 && core_mul_size(f->opt.max_rows, width, &n) &&
+        core_mul_size(n, sizeof(float), &n))
+        p = core_alloc_aligned(n);
+    if (*rc == 0 && !p)
+        *rc = core_err_nomem(err, "activations");
+    return p;
+}
+
+static int alloc_rows(struct fwd *f, struct core_err *err)
+{
+    const struct model_config *c = f->c;
+    const size_t q = (size_t)c->n_heads * c->d_head, kv = (size_t)c->n_kv_heads * c->d_head;
+    size_t widest = c->d_model > q ? c->d_model : q;
+    int rc = 0;
+
+    widest = c->d_ff > widest ? c->d_ff : widest;
+    f->h = rows(f, c->d_model, &rc, err);
+    f->x = rows(f, c->d_model, &rc, err);
+    f->q = rows(f, q, &rc, err);
+    f->k_rows = rows(f, kv, &rc, err);
+    f->v_rows = rows(f, kv, &rc, err);
+    f->ctx = rows(f, q, &rc, err);
+    f->ff1 = rows(f, c->d_ff, &rc, err);
+    f->ff2 = rows(f, c->d_ff, &rc, err);
+    f->pooled = rows(f, c->d_model, &rc, err);
+    f->pooler = rows(f, c->d_model, &rc, err);
+    f->cos = rows(f, c->d_head / 2 + 1, &rc, err);
+    f->sin = rows(f, c->d_head / 2 + 1, &rc, err);
+    for (int i = 0; i < FWD_GROUP_MAX; i++)
+        f->xs[i] = rows(f, widest, &rc, err);
+    return rc;
+}
+
+static int alloc_plans(struct fwd *f, struct core_err *err)
+{
+    const size_t n_rows = f->opt.max_rows, n_seqs = f->opt.max_seqs;
+
+    f->batch.token = core_calloc(n_rows, sizeof(int32_t));
+    f->batch.type = core_calloc(n_rows, sizeof(int32_t));
+    f->batch.seq = core_calloc(n_seqs, sizeof(*f->batch.seq));
+    f->all.segment = core_calloc(n_seqs, sizeof(*f->all.segment));
+    f->head_row = core_calloc(n_rows, sizeof(*f->head_row));
+    f->head_item = core_calloc(n_rows, sizeof(*f->head_item));
+    f->item = core_calloc(f->c->n_kv_heads * (n_seqs + n_rows / FWD_QUERY_CHUNK + 1),
+                          sizeof(*f->item));
+    if (!f->batch.token || !f->batch.type || !f->batch.seq || !f->all.segment || !f->head_row ||
+        !f->head_item || !f->item)
+        return core_err_nomem(err, "plans of a step");
+    for (int i = 0; i < FWD_N_HEAD_CLASSES; i++) {
+        f->head[i].segment = core_calloc(n_seqs, sizeof(*f->head[i].segment));
+        if (!f->head[i].segment)
+            return core_err_nomem(err, "plans of a step");
+    }
+    return 0;
+}
+
+/* One row a sequence for the base's LM head, one for a task's own; only pages that a
+ * step touches cost memory. */
+static size_t logits_bytes(const struct fwd *f)
+{
+    return 2 * (size_t)f->opt.max_seqs * f->c->n_vocab * sizeof(float);
+}
+
+static int alloc_big(struct fwd *f, struct core_err *err)
+{
+    if (!f->c->is_decoder)
+        return 0;
+    f->logits = core_alloc_pages(logits_bytes(f));
+    f->kv_floats = f->opt.n_kv_blocks * (fwd_kv_block_bytes(f->m) / sizeof(float));
+    f->kv = core_alloc_pages(f->kv_floats * sizeof(float));
+    return f->logits && f->kv ? 0 : core_err_nomem(err, "KV memory");
+}
+
+/* Replaces *p by a larger aligned block; the contents need not survive. */
+static int regrow(float **p, size_t n_floats, struct core_err *err)
+{
+    float *q = core_alloc_aligned(n_floats * sizeof(float));
+
+    if (!q)
+        return core_err_nomem(err, "workspace");
+    core_free(*p);
+    *p = q;
+    return 0;
+}
+
+static size_t score_floats(const struct fwd *f, size_t n_prefix)
+{
+    const size_t group = f->c->n_heads / f->c->n_kv_heads;
+    const size_t n_rows = group > FWD_QUERY_CHUNK ? group : FWD_QUERY_CHUNK;
+    const size_t n_keys = f->opt.context_max + n_prefix + 16;
+
+    return n_rows * n_keys;
+}
+
+static int grow_rank(struct fwd *f, size_t rank, struct core_err *err)
+{
+    int rc = regrow(&f->t, f->opt.max_rows * rank, err);
+
+    for (unsigned w = 0; rc == 0 && w < f->n_workers; w++)
+        rc = regrow(&f->worker[w].join, FWD_JOIN_ROWS * (3 * (size_t)f->c->d_model + rank), err);
+    if (rc == 0)
+        f->rank_max = rank;
+    return rc;
+}
+
+static int grow_prefix(struct fwd *f, size_t n_tokens, struct core_err *err)
+{
+    int rc = 0;
+
+    for (unsigned w = 0; rc == 0 && w < f->n_workers; w++)
+        rc = regrow(&f->worker[w].score, score_floats(f, n_tokens), err);
+    if (rc == 0)
+        f->prefix_max = n_tokens;
+    return rc;
+}
+
+static int grow_head(struct fwd *f, size_t width, struct core_err *err)
+{
+    int rc = 0;
+
+    for (unsigned w = 0; rc == 0 && w < f->n_workers; w++)
+        rc = regrow(&f->worker[w].head, 2 * FWD_JOIN_ROWS * width, err);
+    if (rc == 0)
+        f->head_width_max = width;
+    return rc;
+}
+
+static int grow_ops(struct fwd *f, uint32_t n_ops, struct core_err *err)
+{
+    for (unsigned w = 0; w < f->n_workers; w++) {
+        struct fwd_lowrank *l = core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs * n_ops,
+                                            sizeof(*l));
+
+        if (!l)
+            return core_err_nomem(err, "plans of a step");
+        core_free(f->worker[w].lowrank);
+        f->worker[w].lowrank = l;
+    }
+    f->ops_max = n_ops;
+    return 0;
+}
+
+/* What a delta needs: ranks of one layer together (an upper bound of what a group of
+ * linears keeps), operations of one site, prefix, head. */
+static void needs_of(const struct fwd *f, const struct delta *d, size_t *rank, uint32_t *ops,
+                     size_t *head)
+{
+    size_t sum = 0;
+    unsigned layer = 0;
+
+    *rank = 0;
+    *ops = 1;
+    *head = f->c->d_model;
+    for (uint32_t i = 0; i < d->n_ops; i++) {
+        uint32_t n;
+
+        if (site_layer_of(d->op[i].site) != layer) {
+            layer = site_layer_of(d->op[i].site);
+            sum = 0;
+        }
+        if (d->op[i].kind == DELTA_LOWRANK)
+            sum += d->op[i].lowrank.down.n_rows;
+        *rank = sum > *rank ? sum : *rank;
+        delta_ops(d, d->op[i].site, &n);
+        *ops = n > *ops ? n : *ops;
+    }
+    for (unsigned i = 0; i + 1 < d->head.n_steps; i++)
+        if (d->head.step[i].w.n_rows > *head)
+            *head = d->head.step[i].w.n_rows;
+}
+
+int fwd_reserve(struct fwd *f, const struct delta *d, struct core_err *err)
+{
+    size_t rank, head;
+    uint32_t ops;
+    int rc = 0;
+
+    needs_of(f, d, &rank, &ops, &head);
+    if (rank > f->rank_max)
+        rc = grow_rank(f, rank, err);
+    if (rc == 0 && ops > f->ops_max)
+        rc = grow_ops(f, ops, err);
+    if (rc == 0 && d->n_prefix_max > f->prefix_max)
+        rc = grow_prefix(f, d->n_prefix_max, err);
+    if (rc == 0 && head > f->head_width_max)
+        rc = grow_head(f, head, err);
+    return rc;
+}
+
+static int alloc_workers(struct fwd *f, struct core_err *err)
+{
+    int rc = 0;
+
+    f->worker = core_calloc(f->n_workers, sizeof(*f->worker));
+    if (!f->worker)
+        return core_err_nomem(err, "workers");
+    for (unsigned w = 0; w < f->n_workers; w++) {
+        f->worker[w].gemm = core_alloc_aligned(gemm_scratch_bytes());
+        f->worker[w].first = core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs + 1,
+                                         sizeof(uint32_t));
+        if (!f->worker[w].gemm || !f->worker[w].first)
+            return core_err_nomem(err, "workers");
+    }
+    rc = rc ? rc : grow_rank(f, 64, err);
+    rc = rc ? rc : grow_ops(f, 2, err);
+    rc = rc ? rc : grow_prefix(f, 0, err);
+    return rc ? rc : grow_head(f, f->c->d_model, err);
+}
+
+int fwd_new(struct fwd **out, const struct model *m, struct pool *pool,
+            const struct fwd_options *opt, struct core_err *err)
+{
+    struct fwd *f = core_calloc(1, sizeof(*f));
+    int rc;
+
+    if (!f)
+        return core_err_nomem(err, "forward pass");
+    f->m = m;
+    f->c = model_config(m);
+    f->k = model_kern(m);
+    f->pool = pool;
+    f->opt = *opt;
+    f->n_workers = pool_size(pool);
+    rc = alloc_rows(f, err);
+    rc = rc ? rc : alloc_plans(f, err);
+    rc = rc ? rc : alloc_big(f, err);
+    rc = rc ? rc : alloc_workers(f, err);
+    if (rc == 0) {
+        *out = f;
+        f = NULL;
+    }
+    fwd_free(&f);
+    return rc;
+}
+
+static void free_rows(struct fwd *f)
+{
+    float *const all[] = {f->h,   f->x,      f->q,      f->k_rows, f->v_rows, f->ctx,
+                          f->ff1, f->ff2,    f->pooled, f->pooler, f->cos,    f->sin,
+                          f->t,   f->xs[0],  f->xs[1],  f->xs[2]};
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        core_free(all[i]);
+}
+
+void fwd_free(struct fwd **fp)
+{
+    struct fwd *f = *fp;
+
+    if (!f)
+        return;
+    free_rows(f);
+    core_free(f->batch.token);
+    core_free(f->batch.type);
+    core_free(f->batch.seq);
+    core_free(f->all.segment);
+    core_free(f->head_row);
+    core_free(f->head_item);
+    core_free(f->item);
+    for (int i = 0; i < FWD_N_HEAD_CLASSES; i++)
+        core_free(f->head[i].segment);
+    core_free_pages(f->logits, logits_bytes(f));
+    core_free_pages(f->kv, f->kv_floats * sizeof(float));
+    for (unsigned w = 0; f->worker && w < f->n_workers; w++) {
+        core_free(f->worker[w].gemm);
+        core_free(f->worker[w].score);
+        core_free(f->worker[w].join);
+        core_free(f->worker[w].head);
+        core_free(f->worker[w].lowrank);
+        core_free(f->worker[w].first);
+    }
+    core_free(f->worker);
+    core_free(f);
+    *fp = NULL;
+}
+
+/* ---- running ------------------------------------------------------------------------ */
+
+struct fwd_batch *fwd_batch(struct fwd *f)
+{
+    return &f->batch;
+}
+
+/* Cuts the batch's rows into segments: adjacent sequences of one delta. */
+static void plan_segments(struct fwd *f)
+{
+    struct fwd_view *v = &f->all;
+
+    v->n_rows = f->batch.n_rows;
+    v->n_segments = 0;
+    for (uint32_t s = 0; s < f->batch.n_seqs; s++) {
+        const struct fwd_seq *q = &f->batch.seq[s];
+        struct fwd_segment *last = v->n_segments ? &v->segment[v->n_segments - 1] : NULL;
+
+        if (last && last->delta == q->delta)
+            last->n_rows += q->n_rows;
+        else
+            v->segment[v->n_segments++] =
+                (struct fwd_segment){.delta = q->delta, .row0 = q->row0, .n_rows = q->n_rows};
+    }
+}
+
+static void run_worker(void *arg, unsigned worker)
+{
+    struct fwd *f = arg;
+
+    f->m->arch->forward(f, worker);
+    fwd__heads(f, worker);
+}
+
+void fwd_run(struct fwd *f)
+{
+    plan_segments(f);
+    fwd__attn_plan(f);
+    fwd__head_plan(f);
+    pool_run(f->pool, run_worker, f);
+}

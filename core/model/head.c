@@ -1,0 +1,230 @@
+/* core/model/head.c - from final hidden rows to answers: pooling, the base's LM head
+ * and pooler (sites like any other), and each task's own steps. */
+#include <math.h>
+#include <string.h>
+
+#include "core/model/fwd_internal.h"
+
+/* ---- plan (engine thread) ------------------------------------------------------- */
+
+static enum fwd_head_class class_of(const struct delta_head *h)
+{
+    if (h->uses_base_lm_head)
+        return FWD_HEAD_LM;
+    return h->pool == DELTA_POOL_POOLER ? FWD_HEAD_POOLER : FWD_HEAD_PLAIN;
+}
+
+/* Rows that the head of this sequence reads in this step. */
+static uint32_t n_due(const struct fwd_seq *s)
+{
+    switch (s->delta->head.pool) {
+    case DELTA_POOL_TOKENS:
+        return s->n_rows;
+    case DELTA_POOL_CLS:
+    case DELTA_POOL_POOLER:
+        return s->pos0 == 0;
+    case DELTA_POOL_MEAN:
+    case DELTA_POOL_LAST:
+        return s->is_last;
+    }
+    return 0;
+}
+
+static void add_items(struct fwd *f, enum fwd_head_class cls, uint32_t row0, uint32_t n)
+{
+    const uint32_t chunk = cls == FWD_HEAD_LM ? 1 : FWD_JOIN_ROWS;
+
+    for (uint32_t i = 0; i < n; i += chunk)
+        f->head_item[f->n_head_items++] = (struct fwd_head_item){
+            .row0 = row0 + i, .n_rows = n - i < chunk ? n - i : chunk};
+}
+
+static void plan_class(struct fwd *f, enum fwd_head_class cls)
+{
+    struct fwd_view *v = &f->head[cls];
+    const uint32_t first = f->head_first[cls];
+
+    v->n_rows = v->n_segments = 0;
+    for (uint32_t s = 0; s < f->batch.n_seqs; s++) {
+        const struct fwd_seq *q = &f->batch.seq[s];
+        const uint32_t n = class_of(&q->delta->head) == cls ? n_due(q) : 0;
+        struct fwd_segment *last = v->n_segments ? &v->segment[v->n_segments - 1] : NULL;
+
+        if (n == 0)
+            continue;
+        for (uint32_t i = 0; i < n; i++)
+            f->head_row[first + v->n_rows + i] = (struct fwd_head_row){.seq = s, .token = i};
+        if (last && last->delta == q->delta)
+            last->n_rows += n;
+        else
+            v->segment[v->n_segments++] =
+                (struct fwd_segment){.delta = q->delta, .row0 = v->n_rows, .n_rows = n};
+        v->n_rows += n;
+    }
+    for (uint32_t i = 0; i < v->n_segments; i++)
+        add_items(f, cls, first + v->segment[i].row0, v->segment[i].n_rows);
+    f->head_first[cls + 1] = first + v->n_rows;
+}
+
+void fwd__head_plan(struct fwd *f)
+{
+    f->n_head_items = 0;
+    f->head_first[0] = 0;
+    for (int cls = 0; cls < FWD_N_HEAD_CLASSES; cls++)
+        plan_class(f, (enum fwd_head_class)cls);
+}
+
+/* ---- pooling --------------------------------------------------------------------- */
+
+/* Adds a chunk's rows to the sequence's sum; the mean is due with the last chunk. */
+static void add_to_mean(const struct fwd *f, const struct fwd_seq *s)
+{
+    const size_t d = f->c->d_model;
+
+    for (uint32_t i = 0; i < s->n_rows; i++)
+        f->k->add(d, f->h + (s->row0 + i) * d, s->mean);
+}
+
+static void pool_row(const struct fwd *f, uint32_t row)
+{
+    const struct fwd_head_row *hr = &f->head_row[row];
+    const struct fwd_seq *s = &f->batch.seq[hr->seq];
+    const size_t d = f->c->d_model;
+    const float *from = f->h + (size_t)s->row0 * d;
+    float *to = f->pooled + row * d;
+
+    switch (s->delta->head.pool) {
+    case DELTA_POOL_CLS:
+    case DELTA_POOL_POOLER:
+        break;
+    case DELTA_POOL_TOKENS:
+        from += hr->token * d;
+        break;
+    case DELTA_POOL_LAST:
+        from += (s->n_rows - 1) * d;
+        break;
+    case DELTA_POOL_MEAN:
+        memcpy(to, s->mean, d * sizeof(float));
+        f->k->scale(d, 1.0f / (float)(s->pos0 + s->n_rows), to);
+        return;
+    }
+    memcpy(to, from, d * sizeof(float));
+}
+
+/* ---- a task's own steps ------------------------------------------------------------ */
+
+/* y [n, n_out] = one step of x [n, n_in]; y must not be x. */
+static void run_step(const struct fwd *f, const struct delta_head_step *st, size_t n,
+                     const float *x, float *y)
+{
+    const size_t n_out = st->w.n_rows;
+
+    f->k->dots(n, n_out, st->w.n_cols, x, st->w.n_cols, st->w.type, st->w.data, st->w.n_cols, y,
+               n_out);
+    for (size_t i = 0; i < n; i++) {
+        float *row = y + i * n_out;
+
+        if (st->bias)
+            f->k->add(n_out, st->bias, row);
+        if (st->act != KERN_ACT_NONE)
+            f->k->act(st->act, n_out, row, row);
+        if (st->gamma)
+            f->k->layer_norm(n_out, row, st->gamma, st->beta, st->eps, row);
+    }
+}
+
+static void normalise(const struct fwd *f, size_t n, float *x)
+{
+    const float norm = sqrtf(f->k->dot(n, x, x));
+
+    f->k->scale(n, 1.0f / (norm > 1e-12f ? norm : 1e-12f), x);
+}
+
+/* Where the outputs of a head row go: [n_labels]. Logits of own LM heads stand behind
+ * the max_seqs rows of the base's. */
+static float *destination(const struct fwd *f, const struct fwd_head_row *hr)
+{
+    const struct fwd_seq *s = &f->batch.seq[hr->seq];
+    const struct delta_head *h = &s->delta->head;
+
+    if (h->kind == DELTA_GENERATION)
+        return f->logits + ((size_t)f->opt.max_seqs + hr->seq) * f->c->n_vocab;
+    if (h->pool == DELTA_POOL_TOKENS)
+        return s->out + ((size_t)s->pos0 + hr->token) * h->n_labels;
+    return s->out;
+}
+
+static void finish_row(struct fwd *f, const struct fwd_head_row *hr, unsigned w)
+{
+    const struct fwd_seq *s = &f->batch.seq[hr->seq];
+    float *out = destination(f, hr);
+
+    if (s->delta->head.kind == DELTA_GENERATION)
+        f->batch.on_logits(f->batch.on_logits_arg, s->owner, out, w);
+    else if (s->delta->head.is_normalized)
+        normalise(f, s->delta->head.n_labels, out);
+}
+
+/* Head rows of one task through its steps; the last step's rows go to their places. */
+static void run_plain(struct fwd *f, const struct fwd_head_item *it, const float *x, unsigned w)
+{
+    const struct delta_head *h = &f->batch.seq[f->head_row[it->row0].seq].delta->head;
+    float *buf[2] = {f->worker[w].head, f->worker[w].head + FWD_JOIN_ROWS * f->head_width_max};
+    size_t width = f->c->d_model;
+
+    for (unsigned i = 0; i < h->n_steps; i++) {
+        width = h->step[i].w.n_rows;
+        if (i + 1 < h->n_steps) {
+            run_step(f, &h->step[i], it->n_rows, x, buf[i % 2]);
+            x = buf[i % 2];
+            continue;
+        }
+        for (uint32_t r = 0; r < it->n_rows; r++)
+            run_step(f, &h->step[i], 1, x + r * h->step[i].w.n_cols,
+                     destination(f, &f->head_row[it->row0 + r]));
+    }
+    for (uint32_t r = 0; r < it->n_rows; r++) {
+        const struct fwd_head_row *hr = &f->head_row[it->row0 + r];
+
+        if (h->n_steps == 0)
+            memcpy(destination(f, hr), x + r * width, width * sizeof(float));
+        finish_row(f, hr, w);
+    }
+}
+
+static void run_head_item(struct fwd *f, const struct fwd_head_item *it, unsigned w)
+{
+    const size_t d = f->c->d_model;
+
+    if (it->row0 < f->head_first[FWD_HEAD_POOLER])
+        f->batch.on_logits(f->batch.on_logits_arg, f->batch.seq[f->head_row[it->row0].seq].owner,
+                           f->logits + (size_t)it->row0 * f->c->n_vocab, w);
+    else if (it->row0 < f->head_first[FWD_HEAD_PLAIN])
+        run_plain(f, it, f->pooler + (it->row0 - f->head_first[FWD_HEAD_POOLER]) * d, w);
+    else
+        run_plain(f, it, f->pooled + it->row0 * d, w);
+}
+
+void fwd__heads(struct fwd *f, unsigned w)
+{
+    const struct fwd_linear lm = {SITE_LM_HEAD, f->logits, KERN_ACT_NONE};
+    const struct fwd_linear pooler = {SITE_POOLER, f->pooler, KERN_ACT_TANH};
+    const uint32_t n_rows = f->head_first[FWD_N_HEAD_CLASSES];
+    size_t i;
+
+    pool_barrier(f->pool);
+    while ((i = pool_claim(f->pool, f->batch.n_seqs)) < f->batch.n_seqs)
+        if (f->batch.seq[i].delta->head.pool == DELTA_POOL_MEAN)
+            add_to_mean(f, &f->batch.seq[i]);
+    pool_barrier(f->pool);
+    while ((i = pool_claim(f->pool, n_rows)) < n_rows)
+        pool_row(f, (uint32_t)i);
+    if (f->head[FWD_HEAD_LM].n_rows)
+        fwd_linears(f, w, &f->head[FWD_HEAD_LM], 0, f->pooled, &lm, 1);
+    if (f->head[FWD_HEAD_POOLER].n_rows)
+        fwd_linears(f, w, &f->head[FWD_HEAD_POOLER], 0,
+                    f->pooled + f->head_first[FWD_HEAD_POOLER] * f->c->d_model, &pooler, 1);
+    pool_barrier(f->pool);
+    while ((i = pool_claim(f->pool, f->n_head_items)) < f->n_head_items)
+        run_head_item(f, &f->head_item[i], w);
+}

@@ -1,0 +1,92 @@
+#include <check.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "core/base/alloc.h"
+
+Suite *alloc_suite(void);
+
+START_TEST(sums_and_products_that_overflow_leave_the_result_alone)
+{
+    size_t n = 42;
+
+    ck_assert(!core_mul_size(SIZE_MAX / 2 + 1, 2, &n));
+    ck_assert(!core_add_size(SIZE_MAX, 1, &n));
+    ck_assert_uint_eq(n, 42);
+    ck_assert(core_mul_size(SIZE_MAX / 2, 2, &n) && n == SIZE_MAX - 1);
+    ck_assert(core_add_size(n, 1, &n) && n == SIZE_MAX);
+    ck_assert(core_mul_size(0, SIZE_MAX, &n) && n == 0);
+}
+END_TEST
+
+START_TEST(size_0_is_a_pointer_that_may_be_freed)
+{
+    void *p[] = {core_malloc(0), core_calloc(0, 8), core_realloc(NULL, 0), core_alloc_aligned(0)};
+
+    for (size_t i = 0; i < 4; i++) {
+        ck_assert_ptr_nonnull(p[i]);
+        core_free(p[i]);
+    }
+    core_free(NULL);
+}
+END_TEST
+
+START_TEST(aligned_memory_is_aligned_and_zero)
+{
+    for (size_t n = 1; n < 300; n += 13) {
+        uint8_t *p = core_alloc_aligned(n);
+
+        ck_assert_uint_eq((uintptr_t)p % 64, 0);
+        for (size_t i = 0; i < n; i++)
+            ck_assert_int_eq(p[i], 0);
+        core_free(p);
+    }
+    ck_assert_ptr_null(core_alloc_aligned(SIZE_MAX - 10));
+    ck_assert_ptr_null(core_calloc(SIZE_MAX / 2, 3));
+}
+END_TEST
+
+START_TEST(strings_are_copied_with_their_end)
+{
+    char *a = core_strdup("word"), *b = core_strndup("word", 2);
+
+    ck_assert_str_eq(a, "word");
+    ck_assert_str_eq(b, "wo");
+    core_free(a);
+    core_free(b);
+}
+END_TEST
+
+START_TEST(exactly_the_kth_allocation_fails)
+{
+    for (long k = 0; k < 5; k++) {
+        void *p[5];
+
+        core__alloc_fail_at = k;
+        p[0] = core_malloc(1);
+        p[1] = core_calloc(1, 1);
+        p[2] = core_realloc(NULL, 1);
+        p[3] = core_strdup("x");
+        p[4] = core_alloc_aligned(1);
+        ck_assert_int_eq(core__alloc_fail_at, -1);
+        for (long i = 0; i < 5; i++) {
+            ck_assert_msg((p[i] == NULL) == (i == k), "%ld of %ld", i, k);
+            core_free(p[i]);
+        }
+    }
+}
+END_TEST
+
+Suite *alloc_suite(void)
+{
+    Suite *s = suite_create("core/base/alloc");
+    TCase *t = tcase_create("all");
+
+    tcase_add_test(t, sums_and_products_that_overflow_leave_the_result_alone);
+    tcase_add_test(t, size_0_is_a_pointer_that_may_be_freed);
+    tcase_add_test(t, aligned_memory_is_aligned_and_zero);
+    tcase_add_test(t, strings_are_copied_with_their_end);
+    tcase_add_test(t, exactly_the_kth_allocation_fails);
+    suite_add_tcase(s, t);
+    return s;
+}

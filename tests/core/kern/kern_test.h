@@ -1,0 +1,104 @@
+/* tests/core/kern/kern_test.h - what the kernel tests share: tables of all levels,
+ * sizes around every vector width, numbers with a prime period, and buffers that
+ * end where memory ends, so that a kernel that reads one element too far dies. */
+#ifndef TESTS_CORE_KERN_KERN_TEST_H
+#define TESTS_CORE_KERN_KERN_TEST_H
+
+#include <check.h>
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "core/kern/kern.h"
+
+static const size_t edge_sizes[] = {0,  1,  2,  3,  4,  5,  7,  8,  9,  15,  16,
+                                    17, 24, 31, 32, 33, 48, 63, 64, 65, 100, 1000};
+enum { N_EDGE_SIZES = sizeof(edge_sizes) / sizeof(edge_sizes[0]) };
+
+/* Portable first, then every level of this CPU. */
+static inline unsigned all_levels(struct kern_table t[3])
+{
+    unsigned n = 0;
+
+    kern_table_init(&t[n++], 0);
+    if (kern_cpu_levels() & KERN_AVX2)
+        kern_table_init(&t[n++], KERN_AVX2);
+    if (kern_cpu_levels() & KERN_AVX512)
+        kern_table_init(&t[n++], KERN_AVX2 | KERN_AVX512);
+    return n;
+}
+
+/* n_bytes that end at an unreadable page. */
+struct guarded {
+    void *p;
+    void *base;
+    size_t n_mapped;
+};
+
+static inline struct guarded guarded_new(size_t n_bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct guarded g = {.n_mapped = (n_bytes + page - 1) / page * page + page};
+
+    g.base = mmap(NULL, g.n_mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(g.base, MAP_FAILED);
+    ck_assert_int_eq(mprotect((char *)g.base + g.n_mapped - page, page, PROT_NONE), 0);
+    g.p = (char *)g.base + g.n_mapped - page - n_bytes;
+    return g;
+}
+
+static inline void guarded_free(struct guarded *g)
+{
+    munmap(g->base, g->n_mapped);
+    g->p = NULL;
+}
+
+/* Never 0, which would hide a lost element; prime period: no two vectors alike. */
+static inline float sample(size_t i, unsigned seed)
+{
+    const uint32_t h = (uint32_t)(i + 1) * 2654435761u ^ (seed + 1) * 40503u;
+
+    return ((float)(h % 251) - 125.25f) / 64.0f;
+}
+
+static inline struct guarded guarded_samples(size_t n, unsigned seed)
+{
+    struct guarded g = guarded_new(n * sizeof(float));
+
+    for (size_t i = 0; i < n; i++)
+        ((float *)g.p)[i] = sample(i, seed);
+    return g;
+}
+
+/* The samples as F32, F16 or BF16; *exact gets what is stored, as f32, if not NULL. */
+static inline struct guarded guarded_typed(enum tensor_type type, size_t n, unsigned seed,
+                                           float *exact)
+{
+    struct guarded g = guarded_new(n * tensor_type_block_bytes(type));
+
+    for (size_t i = 0; i < n; i++) {
+        const float v = sample(i, seed);
+        uint16_t h = type == TENSOR_F16 ? tensor_f32_to_f16(v) : tensor_f32_to_bf16(v);
+
+        if (type == TENSOR_F32)
+            memcpy((char *)g.p + i * 4, &v, 4);
+        else
+            memcpy((char *)g.p + i * 2, &h, 2);
+        if (exact)
+            exact[i] = type == TENSOR_F32   ? v
+                       : type == TENSOR_F16 ? tensor_f16_to_f32(h)
+                                            : tensor_bf16_to_f32(h);
+    }
+    return g;
+}
+
+static inline bool same_bits(const float *a, const float *b, size_t n)
+{
+    return memcmp(a, b, n * sizeof(*a)) == 0;
+}
+
+#endif

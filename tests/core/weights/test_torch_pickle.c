@@ -1,0 +1,466 @@
+#include "core/base/buf.h"
+#include "tests/core/weights/golden.h"
+
+Suite *torch_pickle_suite(void);
+
+enum { UNPACK_MAX = 1 << 20 };
+
+static int read_all(const void *bytes, size_t n, struct core_err *err)
+{
+    struct tensor_list l = {0};
+    void *owned = NULL;
+    const int rc = torch_pickle_read(bytes, n, UNPACK_MAX, &l, &owned, err);
+
+    if (rc < 0)
+        ck_assert(l.n == 0 && !owned);
+    touch_tensors(&l);
+    tensor_list_release(&l);
+    core_free(owned);
+    return rc;
+}
+
+/* ---- files that torch wrote ---------------------------------------------- */
+
+static const struct {
+    const char *file;
+    bool is_copied; /* something had to be copied out of the file */
+} readable[] = {
+    {"types.bin", false},     {"module.bin", false},   {"many.bin", false},
+    {"views.bin", true},      {"ordered.bin", true},   {"protocol3.bin", true},
+    {"protocol4.bin", true},  {"protocol5.bin", true}, {"deflated.bin", true},
+    {"adapters_prefix.bin", false}, {"adapters_bottleneck.bin", false},
+};
+
+START_TEST(a_file_reads_as_torch_reads_it)
+{
+    const char *file = readable[_i].file;
+    struct tensor_list l = {0};
+    struct core_err err = {0};
+    void *owned = NULL;
+    size_t n;
+    uint8_t *bytes = golden_bytes(file, &n);
+
+    ck_assert_msg(torch_pickle_read(bytes, n, UNPACK_MAX, &l, &owned, &err) == 0, "%s: %s", file,
+                  err.msg);
+    ck_assert_msg(!!owned == readable[_i].is_copied, "%s", file);
+    assert_as_expected(file, &l);
+    tensor_list_release(&l);
+    core_free(owned);
+    free(bytes);
+}
+END_TEST
+
+START_TEST(types_are_those_of_the_storages)
+{
+    static const struct {
+        const char *name;
+        enum tensor_type type;
+    } row[] = {
+        {"f32", TENSOR_F32}, {"f16", TENSOR_F16}, {"bf16", TENSOR_BF16}, {"f64", TENSOR_F64},
+        {"i8", TENSOR_I8},   {"i16", TENSOR_I16}, {"i32", TENSOR_I32},   {"i64", TENSOR_I64},
+        {"u8", TENSOR_U8},   {"bool", TENSOR_BOOL},
+    };
+    struct tensor_list l = {0};
+    void *owned = NULL;
+    size_t n;
+    uint8_t *bytes = golden_bytes("types.bin", &n);
+
+    ck_assert_int_eq(torch_pickle_read(bytes, n, 0, &l, &owned, NULL), 0);
+    ck_assert_int_eq(tensor_list_sort(&l, NULL), 0);
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++)
+        ck_assert_int_eq(tensor_list_find(&l, row[i].name)->type, row[i].type);
+    tensor_list_release(&l);
+    free(bytes);
+}
+END_TEST
+
+START_TEST(contiguous_tensors_are_lent_and_may_share_a_storage)
+{
+    struct tensor_list l = {0};
+    void *owned = NULL;
+    size_t n;
+    uint8_t *bytes = golden_bytes("views.bin", &n);
+    const struct tensor *whole, *rows;
+
+    ck_assert_int_eq(torch_pickle_read(bytes, n, UNPACK_MAX, &l, &owned, NULL), 0);
+    ck_assert_int_eq(tensor_list_sort(&l, NULL), 0);
+    whole = tensor_list_find(&l, "whole");
+    rows = tensor_list_find(&l, "rows");
+    ck_assert((const uint8_t *)whole->data > bytes && (const uint8_t *)whole->data < bytes + n);
+    ck_assert_ptr_eq(whole->data, tensor_list_find(&l, "twice")->data);
+    ck_assert_ptr_eq(rows->data, (const float *)whole->data + 6);
+    tensor_list_release(&l);
+    core_free(owned);
+    free(bytes);
+}
+END_TEST
+
+static const struct {
+    const char *file;
+    int rc;
+    const char *says;
+} refused[] = {
+    {"evil.bin", CORE_E_ADAPTER_UNSUPPORTED, "global posix.system"},
+    {"legacy.bin", CORE_E_ADAPTER_UNSUPPORTED, "torch before 1.6"},
+    {"nested.bin", CORE_E_ADAPTER_UNSUPPORTED, "the value of state_dict is a dict"},
+    {"epoch.bin", CORE_E_ADAPTER_UNSUPPORTED, "the value of epoch is an int"},
+    {"list.bin", CORE_E_ADAPTER_UNSUPPORTED, "EMPTY_LIST"},
+    {"dims5.bin", CORE_E_ADAPTER_UNSUPPORTED, "tensor w: 5 dimensions"},
+    {"complex.bin", CORE_E_ADAPTER_UNSUPPORTED, "global torch.ComplexFloatStorage"},
+    {"types.safetensors", CORE_E_ADAPTER_INVALID, "not a zip archive"},
+};
+
+START_TEST(what_is_not_a_flat_state_dict_is_refused_by_name)
+{
+    struct core_err err = {0};
+    size_t n;
+    uint8_t *bytes = golden_bytes(refused[_i].file, &n);
+    const int rc = read_all(bytes, n, &err);
+
+    ck_assert_msg(rc == refused[_i].rc, "%s: rc %d, %s", refused[_i].file, rc, err.msg);
+    ck_assert_msg(strstr(err.msg, refused[_i].says), "%s: %s", refused[_i].file, err.msg);
+    free(bytes);
+}
+END_TEST
+
+START_TEST(what_has_to_be_copied_is_bounded_by_inflate_max)
+{
+    static const char *const files[] = {"views.bin", "deflated.bin"};
+
+    for (size_t i = 0; i < 2; i++) {
+        struct tensor_list l = {0};
+        struct core_err err = {0};
+        void *owned = NULL;
+        size_t n, max = 0;
+        uint8_t *bytes = golden_bytes(files[i], &n);
+
+        while (torch_pickle_read(bytes, n, max, &l, &owned, &err) != 0) {
+            ck_assert_int_eq(err.code, CORE_E_ADAPTER_INVALID);
+            ck_assert(strstr(err.msg, "bytes"));
+            ck_assert_uint_lt(max, 10000);
+            err = (struct core_err){0};
+            max += 64;
+        }
+        ck_assert_uint_gt(max, 500);
+        tensor_list_release(&l);
+        core_free(owned);
+        free(bytes);
+    }
+}
+END_TEST
+
+START_TEST(a_file_survives_every_truncation_mutation_and_allocation_failure)
+{
+    static const char *const files[] = {"views.bin", "deflated.bin", "module.bin",
+                                        "protocol4.bin"};
+    size_t n;
+    uint8_t *bytes = golden_bytes(files[_i], &n);
+
+    check_every_truncation(read_all, bytes, n);
+    check_every_mutation(read_all, bytes, n);
+    check_every_allocation(read_all, bytes, n);
+    free(bytes);
+}
+END_TEST
+
+/* ---- pickles written by hand --------------------------------------------- */
+
+static void put16(struct core_buf *b, unsigned v)
+{
+    core_buf_add(b, (uint8_t[]){(uint8_t)v, (uint8_t)(v >> 8)}, 2);
+}
+
+static void put32(struct core_buf *b, size_t v)
+{
+    put16(b, v & 0xffff);
+    put16(b, (unsigned)(v >> 16));
+}
+
+struct member {
+    const char *name;
+    const void *bytes;
+    size_t n;
+};
+
+/* A zip archive of stored members. */
+static struct core_buf make_zip(const struct member *m, size_t n)
+{
+    struct core_buf b = {0};
+    size_t at[8], dir;
+
+    for (size_t i = 0; i < n; i++) {
+        at[i] = b.n;
+        core_buf_add(&b, "PK\3\4\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 18);
+        put32(&b, m[i].n);
+        put32(&b, m[i].n);
+        put16(&b, (unsigned)strlen(m[i].name));
+        put16(&b, 0);
+        core_buf_str(&b, m[i].name);
+        core_buf_add(&b, m[i].bytes, m[i].n);
+    }
+    dir = b.n;
+    for (size_t i = 0; i < n; i++) {
+        core_buf_add(&b, "PK\1\2\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 20);
+        put32(&b, m[i].n);
+        put32(&b, m[i].n);
+        put16(&b, (unsigned)strlen(m[i].name));
+        core_buf_add(&b, "\0\0\0\0\0\0\0\0\0\0\0\0", 12);
+        put32(&b, at[i]);
+        core_buf_str(&b, m[i].name);
+    }
+    put32(&b, 0x06054b50);
+    put32(&b, 0);
+    put16(&b, (unsigned)n);
+    put16(&b, (unsigned)n);
+    put32(&b, b.n - 12 - dir);
+    put32(&b, dir);
+    put16(&b, 0);
+    ck_assert(!b.is_short);
+    return b;
+}
+
+static int read_zip(const struct member *m, size_t n, struct core_err *err)
+{
+    struct core_buf b = make_zip(m, n);
+    uint8_t *exact = malloc(b.n);
+    int rc;
+
+    memcpy(exact, b.p, b.n);
+    rc = read_all(exact, b.n, err);
+    free(exact);
+    core_buf_release(&b);
+    return rc;
+}
+
+static int read_pickle(const char *pickle, size_t n, struct core_err *err)
+{
+    const struct member m[] = {{"a/data.pkl", pickle, n}, {"a/data/0", "\1\2\3\4", 4}};
+
+    return read_zip(m, 2, err);
+}
+
+#define GLOBAL(module, name) "c" module "\n" name "\n"
+#define TEXT(length, text) "\x8c" length text
+#define STORAGE(type, n) "(" TEXT("\7", "storage") GLOBAL("torch", type) TEXT("\1", "0") \
+    TEXT("\3", "cpu") n "tQ"
+#define TENSOR(storage, offset, size, stride) GLOBAL("torch._utils", "_rebuild_tensor_v2") \
+    "(" storage offset size stride "\x89" GLOBAL("collections", "OrderedDict") ")RtR"
+#define DICT(name_and_value) "\x80\2}" name_and_value "s."
+#define NAME TEXT("\1", "w")
+#define BYTES4 STORAGE("ByteStorage", "K\4")
+
+static const struct {
+    const char *pickle;
+    size_t n;
+    int rc;
+    const char *says;
+} programs[] = {
+#define CASE(pickle, rc, says) {pickle, sizeof(pickle) - 1, rc, says}
+    CASE("\x80\2}.", 0, ""),
+    CASE(DICT(NAME TENSOR(BYTES4, "K\1", "K\3\x85", "K\1\x85")), 0, ""),
+    CASE(DICT(NAME TENSOR(BYTES4, "K\0", "K\2K\2\x86", "K\1K\2\x86")), 0, ""),
+    CASE(DICT(NAME TENSOR(BYTES4, "K\3", ")", ")")), 0, ""),
+    CASE(DICT(NAME TENSOR(BYTES4, "K\2", "K\1K\2\x86", "K\7K\1\x86")), 0, ""), /* a dim of 1 */
+    CASE(DICT(NAME TENSOR(BYTES4, "K\xff", "K\0\x85", "K\1\x85")), 0, ""),     /* no values */
+    CASE("\x80\2}K", CORE_E_ADAPTER_INVALID, "ends early"),
+    CASE(DICT(NAME TENSOR(BYTES4, "K\2", "K\3\x85", "K\1\x85")), CORE_E_ADAPTER_INVALID,
+         "tensor w: it reaches beyond"),
+    CASE(DICT(NAME TENSOR(BYTES4, "K\4", ")", ")")), CORE_E_ADAPTER_INVALID, "reaches beyond"),
+    CASE(DICT(NAME TENSOR(BYTES4, "K\0", "K\2\x85", "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f\x85")),
+         CORE_E_ADAPTER_INVALID, "reaches beyond"),
+    CASE(DICT(NAME TENSOR(BYTES4, "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f", "K\3\x85",
+                          "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f\x85")),
+         CORE_E_ADAPTER_INVALID, "reaches beyond"),
+    CASE(DICT(NAME TENSOR(BYTES4, "K\0", "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f\x85", "K\0\x85")),
+         CORE_E_ADAPTER_INVALID, "unpack to more than"),
+    CASE(DICT(NAME TENSOR(BYTES4, "K\0", "J\xff\xff\xff\xff\x85", "K\1\x85")),
+         CORE_E_ADAPTER_INVALID, "needs a storage"),
+    CASE(DICT(NAME TENSOR(BYTES4, "K\0", "K\1K\1\x86", "K\1\x85")), CORE_E_ADAPTER_INVALID,
+         "needs a storage"),
+    CASE(DICT(NAME TENSOR(STORAGE("ByteStorage", "K\5"), "K\0", ")", ")")), CORE_E_ADAPTER_INVALID,
+         "shorter than the pickle says"),
+    CASE(DICT(NAME TENSOR(STORAGE("LongStorage", "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f"), "K\0",
+                          ")", ")")),
+         CORE_E_ADAPTER_INVALID, "shorter than the pickle says"),
+    CASE(DICT(NAME TENSOR(BYTES4, "K\0", "K\4\x85", "K\1\x85") "b"), CORE_E_ADAPTER_INVALID,
+         "another type"),
+    CASE("\x80\2}}b.", CORE_E_ADAPTER_UNSUPPORTED, "only an OrderedDict has a state"),
+    CASE("\x80\2" GLOBAL("collections", "OrderedDict") ")R}b.", 0, ""),
+    CASE("\x80\2" GLOBAL("collections", "OrderedDict") "K\1\x85R.", CORE_E_ADAPTER_INVALID,
+         "created empty"),
+    CASE("\x80\2" GLOBAL("torch", "FloatStorage") ")R.", CORE_E_ADAPTER_UNSUPPORTED, "not called"),
+    CASE("\x80\2" GLOBAL("torch._utils", "_rebuild_tensor_v2") ")R.", CORE_E_ADAPTER_INVALID,
+         "6 or 7 arguments"),
+    CASE("\x80\2" GLOBAL("torch._utils", "_rebuild_parameter") "}\x88}\x87R.",
+         CORE_E_ADAPTER_INVALID, "takes a tensor"),
+    CASE("\x80\4" TEXT("\2", "os") TEXT("\6", "system") "\x93.", CORE_E_ADAPTER_UNSUPPORTED,
+         "global os.system"),
+    CASE("\x80\2cbuiltins\neval\n.", CORE_E_ADAPTER_UNSUPPORTED, "global builtins.eval"),
+    CASE("\x80\2cbuiltins\n\xff\x01\n.", CORE_E_ADAPTER_UNSUPPORTED, "global builtins.??"),
+    CASE("\x80\2)Q.", CORE_E_ADAPTER_INVALID, "persistent id"),
+    CASE("\x80\2K\1Q.", CORE_E_ADAPTER_INVALID, "another type"),
+    CASE("\x80\2R.", CORE_E_ADAPTER_INVALID, "the stack is empty"),
+    CASE("\x80\2(R.", CORE_E_ADAPTER_INVALID, "the stack is empty"),
+    CASE("\x80\2t.", CORE_E_ADAPTER_INVALID, "no mark"),
+    CASE("\x80\2u.", CORE_E_ADAPTER_INVALID, "no mark"),
+    CASE("\x80\2(u.", CORE_E_ADAPTER_INVALID, "something else than a dict"),
+    CASE("\x80\2}(K\1u.", CORE_E_ADAPTER_INVALID, "something else than a dict"),
+    CASE("\x80\2}(K\1s.", CORE_E_ADAPTER_INVALID, "the stack is empty"),
+    CASE("\x80\2}K\1s.", CORE_E_ADAPTER_INVALID, "the stack is empty"),
+    CASE("\x80\2(\x85.", CORE_E_ADAPTER_INVALID, "the stack is empty"),
+    CASE("\x80\2q\0.", CORE_E_ADAPTER_INVALID, "the stack is empty"),
+    CASE("\x80\2(q\0.", CORE_E_ADAPTER_INVALID, "the stack is empty"),
+    CASE("\x80\2}q\1.", CORE_E_ADAPTER_INVALID, "memo number"),
+    CASE("\x80\2}r\xff\xff\xff\xff.", CORE_E_ADAPTER_INVALID, "memo number"),
+    CASE("\x80\2h\0.", CORE_E_ADAPTER_INVALID, "no such memo"),
+    CASE("\x80\2}\x94\x94h\1s.", CORE_E_ADAPTER_INVALID, "the stack is empty"),
+    CASE("\x80\1}.", CORE_E_ADAPTER_UNSUPPORTED, "protocols 2 to 5"),
+    CASE("\x80\6}.", CORE_E_ADAPTER_UNSUPPORTED, "protocols 2 to 5"),
+    CASE("\x80\2}", CORE_E_ADAPTER_INVALID, "no STOP"),
+    CASE("\x80\2\xfe.", CORE_E_ADAPTER_INVALID, "no opcode 0xfe"),
+    CASE("\x80\2}2.", CORE_E_ADAPTER_UNSUPPORTED, "DUP"),
+    CASE("\x80\2.", CORE_E_ADAPTER_UNSUPPORTED, "does not hold a dict"),
+    CASE("\x80\2}}.", CORE_E_ADAPTER_UNSUPPORTED, "does not hold a dict"),
+    CASE("\x80\2N.", CORE_E_ADAPTER_UNSUPPORTED, "does not hold a dict"),
+    CASE("\x80\2}K\1K\1s.", CORE_E_ADAPTER_UNSUPPORTED, "key of the dict"),
+    CASE("\x80\2}\x94" NAME "h\0s.", CORE_E_ADAPTER_UNSUPPORTED, "value of w is a dict"),
+    CASE("\x80\2X\xff\xff\xff\xffw.", CORE_E_ADAPTER_INVALID, "string does not end"),
+    CASE("\x80\2\x8d\xff\xff\xff\xff\xff\xff\xff\xffw.", CORE_E_ADAPTER_INVALID, "does not end"),
+    CASE("\x80\2\x8a\x09w.", CORE_E_ADAPTER_INVALID, "more than 8 bytes"),
+    CASE("\x80\2ctorch\n", CORE_E_ADAPTER_INVALID, "name does not end"),
+    CASE(DICT(TEXT("\3", "a\0b") TENSOR(BYTES4, "K\0", ")", ")")), CORE_E_ADAPTER_INVALID,
+         "not plain UTF-8"),
+    CASE(DICT(TEXT("\1", "\xff") TENSOR(BYTES4, "K\0", ")", ")")), CORE_E_ADAPTER_INVALID,
+         "not plain UTF-8"),
+#undef CASE
+};
+
+START_TEST(each_rule_of_the_machine_is_kept)
+{
+    struct core_err err = {0};
+    const int rc = read_pickle(programs[_i].pickle, programs[_i].n, &err);
+
+    ck_assert_msg(rc == programs[_i].rc, "program %d: rc %d, %s", _i, rc, err.msg);
+    ck_assert_msg(strstr(err.msg, programs[_i].says), "program %d: %s", _i, err.msg);
+}
+END_TEST
+
+START_TEST(negative_and_long_integers_are_twos_complement)
+{
+    /* LONG1 of 0 bytes is 0, of "\x02" 2; an offset of -1 is refused. */
+    static const char ok[] = DICT(NAME TENSOR(BYTES4, "\x8a\0", "\x8a\1\2\x85", "\x8a\2\1\0\x85"));
+    static const char minus[] = DICT(NAME TENSOR(BYTES4, "\x8a\1\xff", "K\1\x85", "K\1\x85"));
+    struct core_err err = {0};
+
+    ck_assert_msg(read_pickle(ok, sizeof(ok) - 1, &err) == 0, "%s", err.msg);
+    ck_assert_int_eq(read_pickle(minus, sizeof(minus) - 1, &err), CORE_E_ADAPTER_INVALID);
+}
+END_TEST
+
+START_TEST(the_stack_is_bounded)
+{
+    enum { N = 1 << 20 };
+    char *marks = malloc(N);
+    struct core_err err = {0};
+
+    memset(marks, '(', N);
+    ck_assert_int_eq(read_pickle(marks, N, &err), CORE_E_ADAPTER_INVALID);
+    ck_assert(strstr(err.msg, "too deep"));
+    free(marks);
+}
+END_TEST
+
+/* A shape of 60,000 dims in the memo, rebuilt again and again at 9 bytes a time,
+ * must not cost 60,000 steps each. */
+START_TEST(a_shape_of_more_dims_than_torch_has_is_refused)
+{
+    struct core_buf b = {0};
+    struct core_err err = {0};
+
+    core_buf_str(&b, "\x80\2(");
+    for (int i = 0; i < 60000; i++)
+        core_buf_str(&b, "K\1");
+    core_buf_str(&b, "tq");
+    core_buf_add(&b, "\0", 1);
+    core_buf_str(&b, GLOBAL("torch._utils", "_rebuild_tensor_v2") "(" BYTES4 "K\1h");
+    core_buf_add(&b, "\0h\0\x89}tR.", 8);
+    ck_assert_int_eq(read_pickle(b.p, b.n, &err), CORE_E_ADAPTER_INVALID);
+    ck_assert_msg(strstr(err.msg, "needs a storage"), "%s", err.msg);
+    core_buf_release(&b);
+}
+END_TEST
+
+/* ---- archives ------------------------------------------------------------ */
+
+START_TEST(the_archive_must_hold_one_little_endian_state_dict)
+{
+    static const char empty[] = "\x80\2}.";
+    const struct {
+        struct member m[3];
+        size_t n;
+        int rc;
+        const char *says;
+    } row[] = {
+        {{{"x/data.pkl", empty, 4}, {"x/byteorder", "little", 6}}, 2, 0, ""},
+        {{{"x/data.pkl", empty, 4}, {"x/byteorder", "big", 3}},
+         2,
+         CORE_E_ADAPTER_UNSUPPORTED,
+         "byteorder"},
+        {{{"x/data.pkl", empty, 4}, {"y/data.pkl", empty, 4}},
+         2,
+         CORE_E_ADAPTER_INVALID,
+         "more than one"},
+        {{{"x/data.pkl", empty, 4}, {"x/data.pkl", empty, 4}},
+         2,
+         CORE_E_ADAPTER_INVALID,
+         "same name"},
+        {{{"x/y/data.pkl", empty, 4}}, 1, CORE_E_ADAPTER_INVALID, "no member"},
+        {{{"data.pkl", empty, 4}}, 1, CORE_E_ADAPTER_INVALID, "no member"},
+        {{{"x/data.pkl", empty, 0}}, 1, CORE_E_ADAPTER_INVALID, "no STOP"},
+    };
+
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        struct core_err err = {0};
+        const int rc = read_zip(row[i].m, row[i].n, &err);
+
+        ck_assert_msg(rc == row[i].rc, "case %zu: rc %d, %s", i, rc, err.msg);
+        ck_assert_msg(strstr(err.msg, row[i].says), "case %zu: %s", i, err.msg);
+    }
+}
+END_TEST
+
+START_TEST(a_storage_that_the_archive_lacks_is_named_with_its_tensor)
+{
+    static const char pickle[] = DICT(NAME TENSOR(BYTES4, "K\0", ")", ")"));
+    const struct member m = {"a/data.pkl", pickle, sizeof(pickle) - 1};
+    struct core_err err = {0};
+
+    ck_assert_int_eq(read_zip(&m, 1, &err), CORE_E_ADAPTER_INVALID);
+    ck_assert_msg(strstr(err.msg, "tensor w: its storage is not in the file"), "%s", err.msg);
+}
+END_TEST
+
+Suite *torch_pickle_suite(void)
+{
+    Suite *s = suite_create("core/weights/torch_pickle");
+    TCase *t = tcase_create("all");
+
+    tcase_set_timeout(t, 120);
+    tcase_add_loop_test(t, a_file_reads_as_torch_reads_it, 0,
+                        sizeof(readable) / sizeof(readable[0]));
+    tcase_add_test(t, types_are_those_of_the_storages);
+    tcase_add_test(t, contiguous_tensors_are_lent_and_may_share_a_storage);
+    tcase_add_loop_test(t, what_is_not_a_flat_state_dict_is_refused_by_name, 0,
+                        sizeof(refused) / sizeof(refused[0]));
+    tcase_add_test(t, what_has_to_be_copied_is_bounded_by_inflate_max);
+    tcase_add_loop_test(t, a_file_survives_every_truncation_mutation_and_allocation_failure, 0, 4);
+    tcase_add_loop_test(t, each_rule_of_the_machine_is_kept, 0,
+                        sizeof(programs) / sizeof(programs[0]));
+    tcase_add_test(t, negative_and_long_integers_are_twos_complement);
+    tcase_add_test(t, the_stack_is_bounded);
+    tcase_add_test(t, a_shape_of_more_dims_than_torch_has_is_refused);
+    tcase_add_test(t, the_archive_must_hold_one_little_endian_state_dict);
+    tcase_add_test(t, a_storage_that_the_archive_lacks_is_named_with_its_tensor);
+    suite_add_tcase(s, t);
+    return s;
+}

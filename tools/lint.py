@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""The style check: what CONTRIBUTING.md asks for and a machine can see.
+
+Format (clang-format-14), layer arrows, header homes, file and function sizes, header
+comments, leftovers, headers that compile alone, and clang-tidy. Prints one line per
+finding; exit status 1 if there is any. `--fast` leaves out clang-tidy.
+"""
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LAYER = {"core": 0, "adapters_store": 1, "server": 2}
+# A header and where it may be included; tests and benchmarks may include what they test.
+HOME = {
+    "microhttpd.h": r"server/http/mhd\.[ch]$",
+    "uv.h": r"(server/loop|adapters_store/ads_loader)\.c$",
+    "cblas.h": r"core/gemm/.*\.c$",
+    "immintrin.h": r"core/kern/kern_.*\.[ch]$",
+    "check.h": r"tests/.*$",
+}
+LINES_MAX, FUNCTION_MAX = 800, 70
+# Longer on purpose; the reason stands beside the name.
+LONG_FUNCTIONS: dict[str, str] = {}
+LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+
+
+def sources():
+    out = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "*.c", "*.h"],
+                         cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    return [f for f in out if (ROOT / f).is_file()]
+
+
+def layer_arrows(name, text):
+    mine = LAYER.get(name.split("/")[0])
+    for inc in re.findall(r'#include "([^"]+)"', text):
+        other = LAYER.get(inc.split("/")[0])
+        if mine is not None and other is not None and other > mine:
+            yield f"{name}: includes {inc}: arrows go server -> adapters_store -> core"
+
+
+def header_homes(name, text):
+    if name.startswith(("tests/", "bench/", "tools/")):
+        return
+    for inc in re.findall(r"#include <([^>]+)>", text):
+        if inc in HOME and not re.search(HOME[inc], name):
+            yield f"{name}: {inc} does not belong here"
+
+
+def sizes(name, text):
+    lines = text.split("\n")
+    if len(lines) > LINES_MAX and not name.startswith("tests/"):
+        yield f"{name}: {len(lines)} lines, at most {LINES_MAX}"
+    start = None
+    for i, line in enumerate(lines):
+        if line == "{":
+            start = i
+        elif line.startswith("}") and start is not None:
+            head = lines[start - 1]
+            func = re.search(r"(\w+)\(", head) or re.search(r"(\w+)\(", lines[start - 2])
+            func = func.group(1) if func else head
+            if i - start - 1 > FUNCTION_MAX and func not in LONG_FUNCTIONS:
+                yield f"{name}:{start}: {func} has {i - start - 1} lines, at most {FUNCTION_MAX}"
+            start = None
+
+
+def comments(name, text):
+    if not text.lstrip().startswith("/*"):
+        yield f"{name}: no comment at its head"
+    for i, line in enumerate(text.split("\n"), 1):
+        if LEFTOVER.search(line):
+            yield f"{name}:{i}: leftover: {line.strip()[:60]}"
+        if line.rstrip() != line or "\t" in line:
+            yield f"{name}:{i}: tab or trailing space"
+
+
+def run(args):
+    return subprocess.run(args, cwd=ROOT, capture_output=True, text=True)
+
+
+def formatted(name):
+    if "unicode_data" in name:
+        return
+    if run(["clang-format-14", "--dry-run", "--Werror", name]).returncode:
+        yield f"{name}: not formatted: clang-format-14 -i {name}"
+
+
+def compiles_alone(name):
+    r = run(["gcc", "-std=gnu11", "-D_GNU_SOURCE=", "-I.", "-Wall", "-Wextra", "-fsyntax-only", "-x", "c", name])
+    if r.returncode:
+        yield f"{name}: does not compile alone: {r.stderr.splitlines()[0]}"
+
+
+TIDY = ("-*,bugprone-*,clang-analyzer-*,-bugprone-easily-swappable-parameters,"
+        "-bugprone-reserved-identifier,-bugprone-narrowing-conversions,"
+        "-bugprone-implicit-widening-of-multiplication-result,-bugprone-branch-clone,"
+        "-bugprone-assignment-in-if-condition,-bugprone-macro-parentheses,"
+        "-bugprone-signed-char-misuse,-bugprone-suspicious-string-compare,"
+        "-clang-analyzer-security.insecureAPI.*,-clang-analyzer-valist.Uninitialized")
+
+
+def tidy(name):
+    isa = ["-mavx2", "-mfma", "-mf16c"] if re.search(r"avx", name) else []
+    isa += ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"] if "avx512" in name else []
+    r = run(["clang-tidy-14", "--quiet", f"--checks={TIDY}", "--warnings-as-errors=*", name, "--",
+             "-std=gnu11", "-D_GNU_SOURCE=", "-I.", *isa])
+    for line in r.stdout.splitlines():
+        if re.search(r"(warning|error):", line):
+            yield line.replace(str(ROOT) + "/", "")
+
+
+def collect(check, names):
+    with ThreadPoolExecutor(4) as pool:
+        return [line for found in pool.map(lambda n: list(check(n)), names) for line in found]
+
+
+def main():
+    names = sources()
+    found = []
+    for name in names:
+        text = (ROOT / name).read_text(errors="replace")
+        for check in (layer_arrows, header_homes, sizes, comments):
+            found += check(name, text)
+    found += collect(formatted, names)
+    found += collect(compiles_alone, [n for n in names if n.endswith(".h")])
+    if "--fast" not in sys.argv:
+        found += collect(tidy, [n for n in names if n.endswith(".c") and not n.startswith("tests/")])
+    print("\n".join(found) if found else f"lint: {len(names)} files, nothing found")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
