@@ -15,6 +15,9 @@
  *             y  = y (*) SCALE_OUT
  *   norm      gamma, beta replaced by NORM's
  *   join      see struct delta_join; without one: out = norm(h + r) or h + r
+ *   embedding row[t] = table[t] + SPARSE[t] + sum_i s_i down_i[t] up_i: a linear whose
+ *             input is one-hot; down is stored [table rows, rank] and SPARSE's rows
+ *             are the table's, so that a token reads one row of each
  *   attention KV_PREFIX's keys and values stand in front of the sequence's own,
  *             not rotated, visible to every query
  *
@@ -94,7 +97,7 @@ struct delta_op {
     size_t n_bytes; /* of the data that it points to */
     union {
         struct {
-            struct delta_mat down; /* [rank, n_in] */
+            struct delta_mat down; /* [rank, n_in]; at an embedding [n_in, rank] */
             struct delta_mat up;   /* [rank, n_out]: transposed at compile, so that
                                     * each rank adds one contiguous row */
             const float *down_bias; /* [rank] or NULL */
@@ -113,7 +116,7 @@ struct delta_op {
             enum delta_scale_at at;
         } scale;
         struct {
-            const uint32_t *row_ptr; /* [n_out + 1] */
+            const uint32_t *row_ptr; /* [n_out + 1]; at an embedding [n_in + 1] */
             const uint32_t *col;     /* ascending within a row */
             const float *val;
             uint32_t n_values; /* = row_ptr[n_out] */

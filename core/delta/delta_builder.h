@@ -32,11 +32,11 @@ enum delta__form {
     DELTA__FORM_EMBEDDING,
 };
 
-enum delta__problem { /* of a sequence head */
-    DELTA__PROBLEM_UNSAID, /* one output: regression, else single label */
-    DELTA__PROBLEM_SINGLE,
-    DELTA__PROBLEM_MULTI,
-    DELTA__PROBLEM_REGRESSION,
+enum delta__problem {                        /* of a sequence head */
+                      DELTA__PROBLEM_UNSAID, /* one output: regression, else single label */
+                      DELTA__PROBLEM_SINGLE,
+                      DELTA__PROBLEM_MULTI,
+                      DELTA__PROBLEM_REGRESSION,
 };
 
 /* One dense layer with what follows it. */
@@ -164,9 +164,8 @@ int delta__add_norm(struct delta_builder *b, const struct delta__place *p, enum 
 int delta__add_sparse(struct delta_builder *b, const struct delta__place *p,
                       const struct tensor *idx, const struct tensor *val);
 /* Checks and reads such a pair over n values: *at [*n] positions, *val [*n]. */
-int delta__sparse_pair(struct delta_builder *b, const struct tensor *idx,
-                       const struct tensor *val, size_t n, const uint64_t **at,
-                       const float **value);
+int delta__sparse_pair(struct delta_builder *b, const struct tensor *idx, const struct tensor *val,
+                       size_t n, const uint64_t **at, const float **value);
 
 /* Prefix keys and values of several layers: kv [n_tokens, 2 * n_layers * width], the
  * j-th listed layer's keys at slot 2j, its values at slot 2j + 1. */
@@ -187,7 +186,7 @@ int delta__add_parameter(struct delta_builder *b, const struct tensor *t, const 
 
 /* ---- the end ---------------------------------------------------------------------- */
 
-int delta__build_head(struct delta_builder *b);          /* plan -> head */
+int delta__build_head(struct delta_builder *b);                 /* plan -> head */
 int delta__finish(struct delta_builder *b, struct delta **out); /* -> one arena */
 
 #endif

@@ -49,8 +49,8 @@ static int add_step(struct delta_builder *b, const struct delta__dense *l, size_
     int rc;
 
     if (h->n_steps == DELTA_HEAD_STEPS_MAX)
-        return core_err_set(b->err, CORE_E_ADAPTER_UNSUPPORTED,
-                            "the head has more than %d layers", (int)DELTA_HEAD_STEPS_MAX);
+        return core_err_set(b->err, CORE_E_ADAPTER_UNSUPPORTED, "the head has more than %d layers",
+                            (int)DELTA_HEAD_STEPS_MAX);
     if (n_out == 0)
         return delta__misfit(b, l->w, "[outputs, inputs]");
     rc = delta__matrix(b, l->w, n_out, *width, &s->w);
@@ -153,8 +153,7 @@ static enum delta_kind kind_of(const struct delta__head *p, size_t n_outputs)
 static int add_layers(struct delta_builder *b, size_t *width)
 {
     const struct delta__head *p = &b->plan;
-    const struct delta__dense *one =
-        p->form == DELTA__FORM_LM ? &p->lm_head : &p->classifier;
+    const struct delta__dense *one = p->form == DELTA__FORM_LM ? &p->lm_head : &p->classifier;
     int rc = 0;
 
     for (unsigned i = 0; rc == 0 && i < p->n_layers; i++)

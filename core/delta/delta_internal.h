@@ -17,8 +17,7 @@ int delta__peft_lora(struct delta_builder *b, const json_t *config);
 /* Parts of read_adapterhub.c. `config` is one method's; `name` the adapter's. */
 int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const char *name,
                          bool is_old);
-int delta__ah_prefix(struct delta_builder *b, const json_t *config, const char *name,
-                     bool is_old);
+int delta__ah_prefix(struct delta_builder *b, const json_t *config, const char *name, bool is_old);
 int delta__ah_head(struct delta_builder *b, const json_t *head_config, bool is_old);
 /* Where ".KIND.NAME." begins in a tensor's name; *rest is what follows it. NULL: nowhere. */
 const char *delta__ah_mark(const char *tensor, const char *kind, const char *name,

@@ -129,14 +129,16 @@ int delta__json_labels(struct delta_builder *b, const json_t *labels, const char
     text = delta__scratch(b, n, sizeof(*text));
     if (!text)
         return CORE_E_NOMEM;
-    json_array_foreach(labels, i, v) {
+    json_array_foreach(labels, i, v)
+    {
         if (!json_is_string(v))
             return bad_labels(b, what);
         text[i] = delta__scratch_str(b, json_string_value(v));
         if (!text[i])
             return CORE_E_NOMEM;
     }
-    json_object_foreach((json_t *)labels, key, v) {
+    json_object_foreach((json_t *)labels, key, v)
+    {
         const json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
 
         if (id < 0 || (size_t)id >= n || text[id])

@@ -33,10 +33,9 @@ static int check_class(struct delta_builder *b, const struct delta__place *p,
 
     if (site_kind_class(site_kind_of(p->site)) == cls)
         return 0;
-    return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, p->t->name,
-                              "tensor %s: %s is not computed at %s", p->t->name,
-                              delta_op_text(kind),
-                              model_site_path(b->m, p->site, path, sizeof(path)));
+    return core_err_set_param(
+        b->err, CORE_E_ADAPTER_UNSUPPORTED, p->t->name, "tensor %s: %s is not computed at %s",
+        p->t->name, delta_op_text(kind), model_site_path(b->m, p->site, path, sizeof(path)));
 }
 
 /* A vector of n values from a 1-dimensional tensor, or NULL if there is none. */
@@ -150,9 +149,8 @@ int delta__add_norm(struct delta_builder *b, const struct delta__place *p, enum 
 
 /* ---- sparse ------------------------------------------------------------------- */
 
-int delta__sparse_pair(struct delta_builder *b, const struct tensor *idx,
-                       const struct tensor *val, size_t n, const uint64_t **at,
-                       const float **value)
+int delta__sparse_pair(struct delta_builder *b, const struct tensor *idx, const struct tensor *val,
+                       size_t n, const uint64_t **at, const float **value)
 {
     const size_t n_values = idx->n_dims == 1 ? idx->dim[0] : 0;
     int64_t last = -1;
@@ -283,8 +281,8 @@ int delta__add_prefix(struct delta_builder *b, const struct delta__prefix *p)
 static int norm_sum(struct delta_builder *b, const struct delta__place *p, enum site_part part,
                     const float **vec)
 {
-    const float *base = part == SITE_PART_BIAS ? model_norm_beta(b->m, p->site)
-                                               : model_norm_gamma(b->m, p->site);
+    const float *base =
+        part == SITE_PART_BIAS ? model_norm_beta(b->m, p->site) : model_norm_gamma(b->m, p->site);
     float *sum = delta__scratch(b, p->n_out, sizeof(*sum));
     int rc = sum ? vector_may(b, p->t, p->n_out, vec) : CORE_E_NOMEM;
 

@@ -36,10 +36,14 @@ const char *delta_kind_text(enum delta_kind kind)
 static const char *act_text(enum kern_act act)
 {
     static const char *const text[] = {
-        [KERN_ACT_NONE] = "linear",       [KERN_ACT_RELU] = "relu",
-        [KERN_ACT_GELU] = "gelu",         [KERN_ACT_GELU_NEW] = "gelu_new",
-        [KERN_ACT_QUICK_GELU] = "quick_gelu", [KERN_ACT_SILU] = "silu",
-        [KERN_ACT_TANH] = "tanh",         [KERN_ACT_SIGMOID] = "sigmoid",
+        [KERN_ACT_NONE] = "linear",
+        [KERN_ACT_RELU] = "relu",
+        [KERN_ACT_GELU] = "gelu",
+        [KERN_ACT_GELU_NEW] = "gelu_new",
+        [KERN_ACT_QUICK_GELU] = "quick_gelu",
+        [KERN_ACT_SILU] = "silu",
+        [KERN_ACT_TANH] = "tanh",
+        [KERN_ACT_SIGMOID] = "sigmoid",
         [KERN_ACT_LEAKY_RELU] = "leaky_relu",
     };
 
@@ -76,8 +80,8 @@ static void lowrank_detail(const struct delta_op *op, char *out, size_t n)
 
     if (op->lowrank.join)
         snprintf(out, n, "%s, width %u, %s, scale %g%s%s%s",
-                 op->lowrank.join->is_parallel ? "parallel" : "sequential",
-                 op->lowrank.down.n_rows, act_text(op->lowrank.act), (double)op->lowrank.scale,
+                 op->lowrank.join->is_parallel ? "parallel" : "sequential", op->lowrank.down.n_rows,
+                 act_text(op->lowrank.act), (double)op->lowrank.scale,
                  op->lowrank.scale_vec ? " x vector" : "", comma, type);
     else
         snprintf(out, n, "rank %u, scale %g%s%s", op->lowrank.down.n_rows,
@@ -139,8 +143,8 @@ static void fill_line(const struct delta *d, uint32_t i, struct delta_line *line
 static void head_line(const struct delta *d, struct delta_line *line)
 {
     static const char *const pool[] = {
-        [DELTA_POOL_CLS] = "first token", [DELTA_POOL_MEAN] = "mean",
-        [DELTA_POOL_LAST] = "last token", [DELTA_POOL_POOLER] = "pooler",
+        [DELTA_POOL_CLS] = "first token",    [DELTA_POOL_MEAN] = "mean",
+        [DELTA_POOL_LAST] = "last token",    [DELTA_POOL_POOLER] = "pooler",
         [DELTA_POOL_TOKENS] = "every token",
     };
     const struct delta_head *h = &d->head;
@@ -164,8 +168,7 @@ static void head_line(const struct delta *d, struct delta_line *line)
                  h->uses_base_lm_head ? "the base's" : "own");
     else
         snprintf(line->detail, sizeof(line->detail), "%s, %u label%s, %u layer%s", kind,
-                 h->n_labels, h->n_labels == 1 ? "" : "s", h->n_steps,
-                 h->n_steps == 1 ? "" : "s");
+                 h->n_labels, h->n_labels == 1 ? "" : "s", h->n_steps, h->n_steps == 1 ? "" : "s");
 }
 
 /* True if no operation before i stands in the same line. */

@@ -74,8 +74,8 @@ int delta__ah_act(struct delta_builder *b, const char *name, bool is_old, enum k
 struct ah_lora {
     const char *name; /* the adapter's */
     double alpha;
-    bool divides;   /* by the rank; files older than 1.1.0 did not */
-    bool is_scale;  /* (IA)3: lora_B (out, 1) multiplies the output */
+    bool divides;  /* by the rank; files older than 1.1.0 did not */
+    bool is_scale; /* (IA)3: lora_B (out, 1) multiplies the output */
 };
 
 static int add_ia3(struct delta_builder *b, const struct delta__place *p, double alpha)
@@ -189,8 +189,7 @@ static int read_method(struct delta_builder *b, const json_t *config, const char
 
 /* A union: prefix and parallel bottleneck together are MAM. The rule for old LoRA files
  * does not hold inside unions, so parts see no version. */
-static int read_union(struct delta_builder *b, const json_t *config, const char *name,
-                      bool is_old)
+static int read_union(struct delta_builder *b, const json_t *config, const char *name, bool is_old)
 {
     const json_t *parts = json_object_get(config, "configs");
     bool has_prefix = false, has_parallel = false;
@@ -200,7 +199,8 @@ static int read_union(struct delta_builder *b, const json_t *config, const char 
     if (json_array_size(parts) == 0)
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "configs",
                                   "adapter_config.json: a union without configs");
-    json_array_foreach(parts, i, part) {
+    json_array_foreach(parts, i, part)
+    {
         const int rc = read_method(b, part, name, NULL, is_old);
 
         if (rc < 0)

@@ -55,8 +55,8 @@ static int read_scaling(struct delta_builder *b, const json_t *config, struct bo
         rc = delta__json_number(b, config, "scaling", 1.0, &scale);
     o->scale = (float)scale;
     if (rc == 0 && !(scale >= -1e30 && scale <= 1e30))
-        rc = core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "scaling",
-                                "scaling: got %g", scale);
+        rc =
+            core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "scaling", "scaling: got %g", scale);
     return rc;
 }
 
@@ -97,15 +97,14 @@ static int read_switches(struct delta_builder *b, const json_t *config, bool is_
 }
 
 /* The tensor `suffix` of the place name[0..n), which must be there. */
-static int find_part(struct delta_builder *b, const struct tensor *up, size_t n,
-                     const char *suffix, const struct tensor **out)
+static int find_part(struct delta_builder *b, const struct tensor *up, size_t n, const char *suffix,
+                     const struct tensor **out)
 {
     *out = delta__find(b, up->name, n, suffix);
     if (*out)
         return 0;
-    return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, up->name,
-                              "tensor %.*s%s is missing", n < 300 ? (int)n : 300, up->name,
-                              suffix);
+    return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, up->name, "tensor %.*s%s is missing",
+                              n < 300 ? (int)n : 300, up->name, suffix);
 }
 
 /* A norm's vector of d values. */
@@ -235,7 +234,7 @@ int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const ch
     }
     if (rc == 0)
         snprintf(b->method, sizeof(b->method), "%s",
-                 o.join.is_parallel       ? "parallel"
+                 o.join.is_parallel     ? "parallel"
                  : has_mh && has_output ? "houlsby"
                                         : "pfeiffer");
     return rc;

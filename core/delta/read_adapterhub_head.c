@@ -22,14 +22,13 @@ static int add_layer(struct delta_builder *b, const struct tensor *w, const stru
         return 0;
     }
     if (h->n_layers == DELTA_HEAD_STEPS_MAX)
-        return core_err_set(b->err, CORE_E_ADAPTER_UNSUPPORTED,
-                            "the head has more than %d layers", (int)DELTA_HEAD_STEPS_MAX);
+        return core_err_set(b->err, CORE_E_ADAPTER_UNSUPPORTED, "the head has more than %d layers",
+                            (int)DELTA_HEAD_STEPS_MAX);
     h->layer[h->n_layers++] = (struct delta__dense){.w = w, .b = bias, .act = act};
     return 0;
 }
 
-static int read_layers(struct delta_builder *b, const json_t *config, const char *name,
-                       bool is_old)
+static int read_layers(struct delta_builder *b, const json_t *config, const char *name, bool is_old)
 {
     struct delta__head *h = &b->plan;
     enum kern_act act;
@@ -72,8 +71,8 @@ static int read_outputs(struct delta_builder *b, const json_t *j)
         return 0;
     rc = delta__json_number(b, j, "num_labels", 0, &n);
     if (rc == 0 && !(n >= 0 && n < 1e9))
-        rc = core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "num_labels",
-                                "num_labels: got %g", n);
+        rc = core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "num_labels", "num_labels: got %g",
+                                n);
     if (rc < 0)
         return rc;
     b->plan.n_outputs = (size_t)n;

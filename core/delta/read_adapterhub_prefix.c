@@ -153,8 +153,7 @@ static int read_flat(struct delta_builder *b, const char *name, struct delta__pr
 }
 
 /* The layers that have the prefix: all but `leave_out`. */
-static int list_layers(struct delta_builder *b, const json_t *config, unsigned *layer,
-                       unsigned *n)
+static int list_layers(struct delta_builder *b, const json_t *config, unsigned *layer, unsigned *n)
 {
     const json_t *out = json_object_get(config, "leave_out"), *v;
     const unsigned n_layers = model_config(b->m)->n_layers;
@@ -164,8 +163,8 @@ static int list_layers(struct delta_builder *b, const json_t *config, unsigned *
     for (unsigned i = 0; i < n_layers && i < LAYERS_MAX; i++) {
         bool is_out = false;
 
-        json_array_foreach(out, k, v)
-            is_out |= json_is_integer(v) && json_integer_value(v) == (json_int_t)i;
+        json_array_foreach(out, k, v) is_out |=
+            json_is_integer(v) && json_integer_value(v) == (json_int_t)i;
         if (!is_out)
             layer[(*n)++] = i;
     }

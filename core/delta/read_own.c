@@ -47,10 +47,12 @@ static int check_keys(struct delta_builder *b, const json_t *config)
     const char *key;
     json_t *v;
 
-    json_object_foreach((json_t *)config, key, v)
-        if (strcmp(key, "method") != 0 && strcmp(key, "base") != 0 && strcmp(key, "add") != 0)
-            return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, key,
-                                      "delta.json: unknown key '%.80s'", key);
+    json_object_foreach((json_t *)config, key,
+                        v) if (strcmp(key, "method") != 0 && strcmp(key, "base") != 0 &&
+                               strcmp(key, "add") !=
+                                   0) return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, key,
+                                                                "delta.json: unknown key '%.80s'",
+                                                                key);
     return 0;
 }
 

@@ -61,35 +61,49 @@ static int form_of_task(struct delta_builder *b, const json_t *config)
     return delta__form_of_class(b, class_name, &b->plan.form);
 }
 
-/* Tensors under the model's own names: modules_to_save, biases. PEFT writes the bias of
- * a saved module three times under bias="all"; its loader reads the plain name only. */
-static int read_parameters(struct delta_builder *b, const char *prefix)
+/* The name without a wrapper's ".base_layer", which stands before ".weight" or ".bias";
+ * `out` of n_out bytes if something has to be cut. */
+static const char *unwrapped(const char *name, char *out, size_t n_out)
 {
-    static const char *const copies[] = {".modules_to_save.bias", ".original_module.bias"};
-    char path[1024];
+    static const char wrapper[] = ".base_layer";
+    const char *dot = strrchr(name, '.');
+    const size_t n = dot ? (size_t)(dot - name) : 0, n_wrapper = sizeof(wrapper) - 1;
+
+    if (n <= n_wrapper || strncmp(dot - n_wrapper, wrapper, n_wrapper) != 0)
+        return name;
+    return snprintf(out, n_out, "%.*s%s", (int)(n - n_wrapper), name, dot) < (int)n_out ? out
+                                                                                        : name;
+}
+
+/* PEFT writes the bias of a saved module three times under bias="all"; its loader reads
+ * the plain name only. */
+static bool is_unread_copy(const struct delta_builder *b, const struct tensor *t)
+{
     size_t n;
 
-    for (size_t i = 0; i < b->tensors.n; i++) {
-        const struct tensor *t = &b->tensors.t[i];
-        const char *name = without(t->name, prefix);
-        int rc = 0;
+    return (ends(t->name, ".modules_to_save.bias", &n) ||
+            ends(t->name, ".original_module.bias", &n)) &&
+           delta__find(b, t->name, n, ".bias");
+}
 
-        if (delta__is_taken(b, t))
-            continue;
-        for (size_t k = 0; k < 2; k++)
-            if (ends(t->name, copies[k], &n) && delta__find(b, t->name, n, ".bias"))
-                delta__take(b, t);
-        if (delta__is_taken(b, t))
-            continue;
-        if (ends(name, ".base_layer.bias", &n)) {
-            snprintf(path, sizeof(path), "%.*s.bias", n < 1000 ? (int)n : 1000, name);
-            name = path;
-        }
-        rc = delta__add_parameter(b, t, name, false);
-        if (rc < 0)
-            return rc;
+/* Tensors under the model's own names: modules_to_save, biases. */
+static int read_parameters(struct delta_builder *b, const char *prefix)
+{
+    char path[1024];
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < b->tensors.n; i++) {
+        const struct tensor *t = &b->tensors.t[i];
+        const char *name = unwrapped(without(t->name, prefix), path, sizeof(path));
+
+        if (delta__is_taken(b, t) || strstr(name, ".lora_"))
+            continue; /* a part of a pair that has no partner is left over */
+        if (is_unread_copy(b, t))
+            delta__take(b, t);
+        else
+            rc = delta__add_parameter(b, t, name, false);
     }
-    return 0;
+    return rc;
 }
 
 /* ---- methods --------------------------------------------------------------------- */

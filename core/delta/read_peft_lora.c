@@ -61,8 +61,7 @@ static int add_pattern(struct delta_builder *b, struct alphas *a, const char *ke
         return bad_pattern(b, key, "too long");
     snprintf(regex, sizeof(regex), "(.*\\.)?(%s)$", key);
     p->code = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED,
-                            PCRE2_ANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &code, &at,
-                            NULL);
+                            PCRE2_ANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
     if (!p->code)
         return bad_pattern(b, key, "not a regular expression");
     p->key = key;
@@ -91,7 +90,8 @@ static int read_alphas(struct delta_builder *b, const json_t *config, struct alp
     if (!a->pattern || !a->match || !a->limits)
         return core_err_nomem(b->err, "alpha_pattern");
     pcre2_set_match_limit(a->limits, MATCH_STEPS_MAX);
-    json_object_foreach(patterns, key, value) {
+    json_object_foreach(patterns, key, value)
+    {
         rc = add_pattern(b, a, key, value);
         if (rc < 0)
             return rc;
@@ -106,8 +106,8 @@ static int scale_of(struct delta_builder *b, const struct alphas *a, const char 
     double alpha = a->alpha;
 
     for (size_t i = 0; i < a->n; i++) {
-        const int rc = pcre2_match(a->pattern[i].code, (PCRE2_SPTR)path, n, 0, 0, a->match,
-                                   a->limits);
+        const int rc =
+            pcre2_match(a->pattern[i].code, (PCRE2_SPTR)path, n, 0, 0, a->match, a->limits);
 
         if (rc == PCRE2_ERROR_NOMATCH)
             continue;
@@ -154,11 +154,11 @@ static int add_module(struct delta_builder *b, const struct alphas *a, const str
 static int refuse_options(struct delta_builder *b, const json_t *config)
 {
     static const char *const option[] = {
-        "use_dora",         "layer_replication", "target_parameters",
-        "use_qalora",       "use_bdlora",        "alora_invocation_tokens",
-        "arrow_config",     "kasa_config",       "trainable_token_indices",
-        "megatron_config",  "corda_config",      "loftq_config",
-        "lora_ga_config",   "ensure_weight_tying", NULL,
+        "use_dora",        "layer_replication",   "target_parameters",
+        "use_qalora",      "use_bdlora",          "alora_invocation_tokens",
+        "arrow_config",    "kasa_config",         "trainable_token_indices",
+        "megatron_config", "corda_config",        "loftq_config",
+        "lora_ga_config",  "ensure_weight_tying", NULL,
     };
     static const char *const harmless[] = {"gaussian", "eva", "orthogonal", "mica"};
     const json_t *init = json_object_get(config, "init_lora_weights");

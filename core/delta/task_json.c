@@ -62,8 +62,7 @@ static int read_pooling(struct delta_builder *b, const json_t *v)
     static const struct {
         const char *text;
         enum delta_pool pool;
-    } known[] = {
-        {"cls", DELTA_POOL_CLS}, {"mean", DELTA_POOL_MEAN}, {"last", DELTA_POOL_LAST}};
+    } known[] = {{"cls", DELTA_POOL_CLS}, {"mean", DELTA_POOL_MEAN}, {"last", DELTA_POOL_LAST}};
 
     for (size_t i = 0; json_is_string(v) && i < 3; i++)
         if (strcmp(json_string_value(v), known[i].text) == 0) {
@@ -118,7 +117,7 @@ int delta__read_task(struct delta_builder *b)
         const char *key;
         int (*read)(struct delta_builder *b, const json_t *v);
     } known[] = {
-        {"labels", read_labels},   {"head", read_head},
+        {"labels", read_labels},        {"head", read_head},
         {"problem_type", read_problem}, {"pooling", read_pooling},
         {"normalize", read_normalize},  {"prompt", read_prompt},
         {"parameters", read_defaults},
@@ -135,7 +134,8 @@ int delta__read_task(struct delta_builder *b)
             rc = known[i].read(b, v);
     }
     if (rc == 0 && n_known < json_object_size(j))
-        json_object_foreach(j, key, v) {
+        json_object_foreach(j, key, v)
+        {
             size_t i = 0;
 
             while (i < sizeof(known) / sizeof(known[0]) && strcmp(key, known[i].key) != 0)

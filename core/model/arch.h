@@ -16,7 +16,16 @@
 struct fwd;
 
 /* Widths that a site's row in the table may name. */
-enum arch_dim { ARCH_NONE, ARCH_D, ARCH_Q, ARCH_KV, ARCH_FF, ARCH_VOCAB };
+enum arch_dim {
+    ARCH_NONE,
+    ARCH_D,
+    ARCH_Q,
+    ARCH_KV,
+    ARCH_FF,
+    ARCH_VOCAB,
+    ARCH_POSITIONS,
+    ARCH_TYPES
+};
 
 enum {
     ARCH_LAYERED = 1 << 0,  /* one per layer; the names hold one %u */
@@ -39,8 +48,6 @@ struct model_arch {
     const char *base_prefix; /* "bert.", "model.": may stand before a path */
     const struct arch_site *site;
     size_t n_sites;
-    /* Tables besides the sites: learned positions, token types. NULL: none. */
-    const char *position_table, *type_table;
     /* Fills *c; the common keys are read already. */
     int (*config_json)(struct model_config *c, const json_t *json, struct core_err *err);
     /* Runs all layers for worker w of f's pool; ends with final hidden rows in
@@ -51,19 +58,20 @@ struct model_arch {
 extern const struct model_arch model__bert;
 extern const struct model_arch model__llama;
 
-/* One site of a loaded model. */
-struct model_site {
-    struct gemm_weight *w;      /* linear */
-    float *bias;                /* linear: [n_out] or NULL */
-    float *gamma, *beta;        /* norm: [d]; beta may be NULL */
-    size_t n_in, n_out;         /* 0, 0: the model has no such site */
-};
-
 /* A table of rows in its stored type, read row by row from the mapped file. */
 struct model_table {
     enum tensor_type type;
-    const unsigned char *data; /* NULL: none */
-    size_t n_rows, row_bytes, n_cols;
+    const unsigned char *data;
+    size_t row_bytes;
+};
+
+/* One site of a loaded model. */
+struct model_site {
+    struct gemm_weight *w;      /* linear */
+    struct model_table table;   /* embedding */
+    float *bias;                /* linear: [n_out] or NULL */
+    float *gamma, *beta;        /* norm: [d]; beta may be NULL */
+    size_t n_in, n_out;         /* 0, 0: the model has no such site */
 };
 
 struct model {
@@ -75,7 +83,6 @@ struct model {
     char *chat_template;
     struct model_site *site; /* [n_layers * SITE_N_KINDS] */
     size_t n_sites;
-    struct model_table tokens, positions, types;
     float *inv_freq; /* RoPE: [d_head / 2], scaling applied; NULL: none */
     size_t n_bytes;
     char hash[65];

@@ -9,6 +9,8 @@
 
 static const struct arch_site sites[] = {
     {SITE_EMBED_TOKENS, "embeddings.word_embeddings", "token_embd", ARCH_VOCAB, ARCH_D, 0},
+    {SITE_EMBED_POSITIONS, "embeddings.position_embeddings", NULL, ARCH_POSITIONS, ARCH_D, 0},
+    {SITE_EMBED_TYPES, "embeddings.token_type_embeddings", NULL, ARCH_TYPES, ARCH_D, 0},
     {SITE_EMBED_NORM, "embeddings.LayerNorm", NULL, ARCH_D, ARCH_D, ARCH_BIAS},
     {SITE_Q, LAYER "attention.self.query", NULL, ARCH_D, ARCH_Q, ARCH_LAYERED | ARCH_BIAS},
     {SITE_K, LAYER "attention.self.key", NULL, ARCH_D, ARCH_KV, ARCH_LAYERED | ARCH_BIAS},
@@ -53,10 +55,10 @@ static int config_json(struct model_config *c, const json_t *j, struct core_err 
 static void embed(struct fwd *f, unsigned w)
 {
     const size_t d = f->c->d_model;
-    float *row = f->worker[w].join;
     uint32_t r0, r1;
 
     fwd__rows_of(f, f->batch.n_rows, w, &r0, &r1);
+    memset(f->h + r0 * d, 0, (r1 - r0) * d * sizeof(float));
     for (uint32_t s = 0; s < f->batch.n_seqs; s++) {
         const struct fwd_seq *q = &f->batch.seq[s];
 
@@ -66,11 +68,10 @@ static void embed(struct fwd *f, unsigned w)
 
             if (r < r0 || r >= r1)
                 continue;
-            fwd__table_row(f, &f->m->tokens, (size_t)f->batch.token[r], h);
-            fwd__table_row(f, &f->m->types, (size_t)f->batch.type[r], row);
-            f->k->add(d, row, h);
-            fwd__table_row(f, &f->m->positions, q->delta->position_shift + q->pos0 + i, row);
-            f->k->add(d, row, h);
+            fwd_embed(f, w, q->delta, SITE_EMBED_TOKENS, (size_t)f->batch.token[r], h);
+            fwd_embed(f, w, q->delta, SITE_EMBED_TYPES, (size_t)f->batch.type[r], h);
+            fwd_embed(f, w, q->delta, SITE_EMBED_POSITIONS,
+                      q->delta->position_shift + q->pos0 + i, h);
         }
     }
     fwd_norm(f, w, 0, SITE_EMBED_NORM, f->h, f->h);
@@ -106,8 +107,6 @@ const struct model_arch model__bert = {
     .base_prefix = "bert.",
     .site = sites,
     .n_sites = sizeof(sites) / sizeof(sites[0]),
-    .position_table = "embeddings.position_embeddings",
-    .type_table = "embeddings.token_type_embeddings",
     .config_json = config_json,
     .forward = forward,
 };

@@ -190,7 +190,7 @@ static void needs_of(const struct fwd *f, const struct delta *d, size_t *rank, u
             sum = 0;
         }
         if (d->op[i].kind == DELTA_LOWRANK)
-            sum += d->op[i].lowrank.down.n_rows;
+            sum += d->op[i].lowrank.up.n_rows;
         *rank = sum > *rank ? sum : *rank;
         delta_ops(d, d->op[i].site, &n);
         *ops = n > *ops ? n : *ops;

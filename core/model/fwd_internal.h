@@ -100,13 +100,6 @@ struct fwd {
 /* The rows that worker w owns: [*r0, *r1). */
 void fwd__rows_of(const struct fwd *f, uint32_t n_rows, unsigned w, uint32_t *r0, uint32_t *r1);
 
-/* Row `row` of a table as f32 [n_cols]. */
-static inline void fwd__table_row(const struct fwd *f, const struct model_table *t, size_t row,
-                                  float *out)
-{
-    f->k->to_f32(t->type, t->n_cols, t->data + row * t->row_bytes, out);
-}
-
 /* The part of segment s that lies in [r0, r1): returns false if none. */
 static inline bool fwd__cut(const struct fwd_segment *s, uint32_t r0, uint32_t r1, uint32_t *from,
                             uint32_t *to)
@@ -129,6 +122,10 @@ struct fwd_linear {
  * task's operations. x [v->n_rows, n_in] packed rows. Shared: barriers on both ends. */
 void fwd_linears(struct fwd *f, unsigned w, const struct fwd_view *v, unsigned layer,
                  const float *x, const struct fwd_linear *lin, unsigned n);
+
+/* out += row `row` of an embedding site with the task's operations; out [d_model]. */
+void fwd_embed(struct fwd *f, unsigned w, const struct delta *d, enum site_kind kind, size_t row,
+               float *out);
 
 /* y = norm(x) with each task's gamma and beta; y may be x. Row-wise. */
 void fwd_norm(struct fwd *f, unsigned w, unsigned layer, enum site_kind kind, const float *x,

@@ -83,12 +83,20 @@ static int config_json(struct model_config *c, const json_t *j, struct core_err 
 
 static void embed(struct fwd *f, unsigned w)
 {
-    uint32_t r0, r1;
+    const size_t d = f->c->d_model;
+    uint32_t r0, r1, a, b;
 
     fwd__rows_of(f, f->batch.n_rows, w, &r0, &r1);
-    for (uint32_t r = r0; r < r1; r++)
-        fwd__table_row(f, &f->m->tokens, (size_t)f->batch.token[r],
-                       f->h + (size_t)r * f->c->d_model);
+    memset(f->h + r0 * d, 0, (r1 - r0) * d * sizeof(float));
+    for (uint32_t s = 0; s < f->all.n_segments; s++) {
+        const struct fwd_segment *seg = &f->all.segment[s];
+
+        if (!fwd__cut(seg, r0, r1, &a, &b))
+            continue;
+        for (uint32_t r = a; r < b; r++)
+            fwd_embed(f, w, seg->delta, SITE_EMBED_TOKENS, (size_t)f->batch.token[r],
+                      f->h + r * d);
+    }
     fwd_rope_table(f, w);
 }
 

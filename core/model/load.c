@@ -28,6 +28,10 @@ static size_t dim_of(const struct model_config *c, enum arch_dim d)
         return c->d_ff;
     case ARCH_VOCAB:
         return c->n_vocab;
+    case ARCH_POSITIONS:
+        return c->n_positions;
+    case ARCH_TYPES:
+        return c->n_token_types;
     }
     return 0;
 }
@@ -139,6 +143,42 @@ static const struct arch_site *row_of(const struct model_arch *a, enum site_kind
     return &a->site[i];
 }
 
+/* An embedding: its rows are read one by one from the mapped file. */
+static int load_table(struct model_site *site, const struct tensor *t, struct core_err *err)
+{
+    char expected[48];
+
+    snprintf(expected, sizeof(expected), "[%zu, %zu]", site->n_in, site->n_out);
+    if (!tensor_is(t, 2, site->n_in, site->n_out) ||
+        !tensor_row_bytes(t->type, site->n_out, &site->table.row_bytes))
+        return shape_error(t, expected, err);
+    site->table.type = t->type;
+    site->table.data = t->data;
+    return 0;
+}
+
+static int load_weight(struct model *m, struct model_site *site, const struct arch_site *s,
+                       const struct tensor *t, struct core_err *err)
+{
+    switch (site_kind_class(s->kind)) {
+    case SITE_CLASS_LINEAR:
+        return load_linear(m, site, s, t, err);
+    case SITE_CLASS_NORM:
+        return load_vector(m, t, site->n_out, &site->gamma, err);
+    case SITE_CLASS_EMBED:
+        return load_table(site, t, err);
+    case SITE_CLASS_JOIN:
+    case SITE_CLASS_ATTN:
+        break;
+    }
+    return 0;
+}
+
+static bool has_weight(enum site_kind kind)
+{
+    return site_kind_class(kind) != SITE_CLASS_JOIN && site_kind_class(kind) != SITE_CLASS_ATTN;
+}
+
 static int load_site(struct model *m, const struct arch_site *s, unsigned layer,
                      struct core_err *err)
 {
@@ -150,7 +190,7 @@ static int load_site(struct model *m, const struct arch_site *s, unsigned layer,
 
     site->n_in = dim_of(&m->config, s->in);
     site->n_out = dim_of(&m->config, s->out);
-    if (site_kind_class(s->kind) != SITE_CLASS_LINEAR && !is_norm)
+    if (!has_weight(s->kind))
         return 0;
     weight = find(m, s, layer, ".weight", name);
     if (!weight && s->kind == SITE_LM_HEAD && m->config.is_tied)
@@ -170,45 +210,9 @@ static int load_site(struct model *m, const struct arch_site *s, unsigned layer,
         return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, bias->name,
                                   "tensor %s: this place has no bias in %s", bias->name,
                                   m->arch->name);
-    rc = is_norm ? load_vector(m, weight, site->n_out, &site->gamma, err)
-                 : load_linear(m, site, s, weight, err);
+    rc = load_weight(m, site, s, weight, err);
     if (rc == 0 && bias)
         rc = load_vector(m, bias, site->n_out, is_norm ? &site->beta : &site->bias, err);
-    return rc;
-}
-
-/* A table whose rows are read one by one: embeddings. */
-static int load_table(struct model *m, const struct arch_site *s, size_t n_rows,
-                      struct model_table *out, struct core_err *err)
-{
-    char name[NAME_MAX_LEN], expected[48];
-    const struct tensor *t = find(m, s, 0, ".weight", name);
-
-    if (!t)
-        return core_err_set_param(err, CORE_E_ADAPTER_INVALID, name,
-                                  "the model has no tensor %s", name);
-    snprintf(expected, sizeof(expected), "[%zu, %u]", n_rows, m->config.d_model);
-    if (!tensor_is(t, 2, n_rows, m->config.d_model) ||
-        !tensor_row_bytes(t->type, m->config.d_model, &out->row_bytes))
-        return shape_error(t, expected, err);
-    out->type = t->type;
-    out->data = t->data;
-    out->n_rows = n_rows;
-    out->n_cols = m->config.d_model;
-    return 0;
-}
-
-static int load_tables(struct model *m, struct core_err *err)
-{
-    const struct model_config *c = &m->config;
-    const struct arch_site positions = {.hf = m->arch->position_table};
-    const struct arch_site types = {.hf = m->arch->type_table};
-    int rc = load_table(m, row_of(m->arch, SITE_EMBED_TOKENS), c->n_vocab, &m->tokens, err);
-
-    if (rc == 0 && positions.hf)
-        rc = load_table(m, &positions, c->n_positions, &m->positions, err);
-    if (rc == 0 && types.hf)
-        rc = load_table(m, &types, c->n_token_types, &m->types, err);
     return rc;
 }
 
@@ -311,8 +315,6 @@ int model__load(struct model *m, struct core_err *err)
         for (unsigned layer = 0; rc == 0 && layer < n; layer++)
             rc = load_site(m, s, layer, err);
     }
-    if (rc == 0)
-        rc = load_tables(m, err);
     if (rc == 0)
         rc = load_rope(m, err);
     if (rc == 0)

@@ -35,12 +35,15 @@ enum site_class {
     SITE_CLASS_JOIN,   /* sub-layer output h, residual r, optional post-norm:
                         * LOWRANK with placement (AdapterHub's bottlenecks) */
     SITE_CLASS_ATTN,   /* one attention: KV_PREFIX */
-    SITE_CLASS_EMBED,  /* token embedding rows: LOWRANK (gather), ROWSET, EMBED_PREFIX */
+    SITE_CLASS_EMBED,  /* a table's rows [n_in, d_model]: LOWRANK, SPARSE by row; ROWSET,
+                        * EMBED_PREFIX */
 };
 
 /*      name         class   text (as shown in programs and messages)             */
 #define SITE_MAP(X)                             \
     X(EMBED_TOKENS, EMBED, "embed_tokens")      \
+    X(EMBED_POSITIONS, EMBED, "embed_positions") \
+    X(EMBED_TYPES, EMBED, "embed_types")        \
     X(EMBED_NORM, NORM, "embed_norm")           \
     X(ATTN_NORM, NORM, "attn_norm")             \
     X(Q, LINEAR, "q_proj")                      \

@@ -318,6 +318,38 @@ void fwd_linears(struct fwd *f, unsigned w, const struct fwd_view *v, unsigned l
     pool_barrier(f->pool);
 }
 
+/* ---- embeddings ----------------------------------------------------------------- */
+
+void fwd_embed(struct fwd *f, unsigned w, const struct delta *d, enum site_kind kind, size_t row,
+               float *out)
+{
+    const struct model_site *site = &f->m->site[site_make(0, kind)];
+    const struct model_table *table = &site->table;
+    float *base = f->worker[w].join, *t = base + site->n_out;
+    uint32_t n_ops;
+    const struct delta_op *op = delta_ops(d, site_make(0, kind), &n_ops);
+
+    f->k->to_f32(table->type, site->n_out, table->data + row * table->row_bytes, base);
+    f->k->add(site->n_out, base, out);
+    for (; n_ops; n_ops--, op++) {
+        if (op->kind == DELTA_SPARSE) {
+            for (uint32_t p = op->sparse.row_ptr[row]; p < op->sparse.row_ptr[row + 1]; p++)
+                out[op->sparse.col[p]] += op->sparse.val[p];
+        } else if (op->kind == DELTA_LOWRANK) {
+            const struct delta_mat *down = &op->lowrank.down, *up = &op->lowrank.up;
+            const size_t rank = down->n_cols;
+
+            f->k->to_f32(down->type, rank,
+                         (const unsigned char *)down->data +
+                             row * rank * tensor_type_block_bytes(down->type),
+                         t);
+            f->k->scale(rank, op->lowrank.scale, t);
+            f->k->outer(1, site->n_out, rank, t, rank, up->type, up->data, up->n_cols, out,
+                        site->n_out);
+        }
+    }
+}
+
 /* ---- norms -------------------------------------------------------------------- */
 
 /* y = norm(x) of n rows with the site's or the task's gamma and beta. */

@@ -99,7 +99,6 @@ void tok__bytes_of(struct core_buf *b, const char *s, size_t n)
  * if it cannot be one. */
 static size_t unfinished(const char *s, size_t n)
 {
-    static const char *const last[] = {"", "\xbf", "\xbf\xbf"};
     char full[4];
 
     /* Some continuation makes it well-formed: the lowest or the highest does. */
@@ -112,7 +111,6 @@ static size_t unfinished(const char *s, size_t n)
         if (core_utf8_len(full, n + more) == n + more)
             return n;
     }
-    (void)last;
     return 0;
 }
 
@@ -183,18 +181,17 @@ static void cleanup(struct core_buf *b, const char *s, size_t n)
         {" .", "."},     {" ?", "?"},     {" !", "!"},   {" ,", ","},
         {" ' ", "'"},    {" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"},
         {" 's", "'s"},   {" 've", "'ve"}, {" 're", "'re"}};
-    struct core_buf old = {0}, new = {0};
+    struct core_buf old = {0}, new = {0}, swap;
 
     core_buf_add(&old, s, n);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && old.p; i++) {
         if (!strstr(old.p, rows[i][0]))
             continue;
-        core_buf_clear(&new);
-        replace_all(&new, old.p, old.n, rows[i][0], rows[i][1]);
-        const struct core_buf swap = old;
-
-        old = new;
-        new = swap;
+        swap = new;
+        core_buf_clear(&swap);
+        replace_all(&swap, old.p, old.n, rows[i][0], rows[i][1]);
+        new = old;
+        old = swap;
     }
     b->is_short |= old.is_short || new.is_short;
     if (old.p)

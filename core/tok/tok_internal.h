@@ -312,14 +312,25 @@ int tok__normalize_alone(const struct tok *tok, const char *s, size_t n, struct 
 bool tok__str_set(struct tok__str *s, const char *p, size_t n);
 
 /* Parts that several file kinds share (tok_build.c). */
-int tok__build_bert(struct tok *tok, bool clean, bool cjk, bool accents, bool lower,
+int tok__build_bert(struct tok__stages *s, bool clean, bool cjk, bool accents, bool lower,
                     struct core_err *err);
 int tok__build_byte_level(struct tok__stages *s, bool prefix_space, bool use_regex,
                           struct core_err *err);
+/* Prepends text unless it is there; `only_first`: to the beginning of the input only. */
+int tok__build_prepend(struct tok__stages *s, const char *text, size_t n, bool only_first,
+                       struct core_err *err);
+/* Each match of the pattern by itself. */
 int tok__build_split(struct tok__stages *s, const char *pattern, size_t n, struct core_err *err);
 int tok__build_form(struct tok__stages *s, bool is_compat, bool is_composed, struct core_err *err);
-/* [CLS] A [SEP] ([SEP] first if is_roberta) B [SEP]. */
+/* [CLS] A [SEP] (another [SEP] if is_roberta) B [SEP]. */
 int tok__build_cls_sep(struct tok__post *p, int32_t cls, int32_t sep, bool is_roberta,
                        struct core_err *err);
+/* Makes those of the texts special tokens that the vocabulary has. */
+int tok__build_added(struct tok *tok, const char *const *texts, size_t n, struct core_err *err);
+int tok__build_decoder(struct tok *tok, enum tok__decoder_kind kind, const char *arg, bool flag,
+                       struct core_err *err);
+/* All of a BERT tokenizer around a filled vocabulary. */
+int tok__build_wordpiece(struct tok *tok, bool lowercase, bool strip_accents,
+                         struct core_err *err);
 
 #endif
