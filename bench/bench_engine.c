@@ -1,0 +1,135 @@
+/* bench/bench_engine.c - the engine without HTTP, text and store: what the kernels and
+ * the step give. Streams of token ids, one adapter folder each (round robin).
+ *
+ *   bench_engine MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]
+ *
+ * Prints tokens/s out (decoder) or sequences/s (encoder), three runs. */
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/err.h"
+#include "core/base/lock.h"
+#include "core/delta/delta.h"
+#include "core/engine/engine.h"
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    size_t n_left;
+} waiter = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
+
+static void on_done(void *arg, struct engine_job *job, const struct core_err *err)
+{
+    (void)arg, (void)job, (void)err;
+    pthread_mutex_lock(&waiter.lock);
+    if (--waiter.n_left == 0)
+        pthread_cond_signal(&waiter.done);
+    pthread_mutex_unlock(&waiter.lock);
+}
+
+static void die(const char *what, const struct core_err *err)
+{
+    fprintf(stderr, "%s: %s\n", what, err->msg);
+    exit(1);
+}
+
+static struct delta *load(const struct model *m, const char *dir)
+{
+    struct core_file file[16];
+    struct core_map map[16] = {0};
+    struct core_err err = {0};
+    struct delta *d = NULL;
+    struct dirent *entry;
+    char path[4096];
+    size_t n = 0;
+    DIR *dp = opendir(dir);
+
+    while (dp && (entry = readdir(dp)) && n < 16) {
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
+        if (core_map_open(&map[n], path, &err) < 0)
+            die(path, &err);
+        file[n] = (struct core_file){strdup(entry->d_name), map[n].bytes, map[n].n_bytes};
+        n++;
+    }
+    if (dp)
+        closedir(dp);
+    if (delta_compile(&d, m, file, n, &err) < 0)
+        die(dir, &err);
+    return d;
+}
+
+static double run(struct engine *e, struct delta *const *delta, size_t n_deltas, size_t n_streams,
+                  size_t n_prompt, unsigned n_out)
+{
+    const struct engine_callbacks cb = {.done = on_done};
+    struct engine_job **job = calloc(n_streams, sizeof(struct engine_job *));
+    int32_t *ids = calloc(n_prompt, sizeof(int32_t));
+    struct core_err err = {0};
+    uint64_t begin;
+
+    waiter.n_left = n_streams;
+    for (size_t i = 0; i < n_streams; i++) {
+        for (size_t k = 0; k < n_prompt; k++)
+            ids[k] = (int32_t)(1000 + (k * 37 + i * 101) % 20000);
+        const struct engine_input in = {.delta = delta[i % n_deltas], .tokens = ids,
+                                        .n_tokens = n_prompt, .max_tokens = n_out,
+                                        .ignore_eos = true};
+        if (engine_job_new(&job[i], e, &in, &cb, NULL, &err) < 0)
+            die("job", &err);
+    }
+    begin = core_now_ns();
+    if (engine_submit(e, job, n_streams, &err) < 0)
+        die("submit", &err);
+    pthread_mutex_lock(&waiter.lock);
+    while (waiter.n_left)
+        pthread_cond_wait(&waiter.done, &waiter.lock);
+    pthread_mutex_unlock(&waiter.lock);
+    const double seconds = (double)(core_now_ns() - begin) * 1e-9;
+    for (size_t i = 0; i < n_streams; i++)
+        engine_job_free(job[i]);
+    free(job);
+    free(ids);
+    return seconds;
+}
+
+int main(int argc, char **argv)
+{
+    const struct model_options mo = {.levels = kern_cpu_levels()};
+    const struct engine_options eo = {0};
+    struct core_err err = {0};
+    struct model *m = NULL;
+    struct engine *e = NULL;
+    struct delta *delta[1024];
+    size_t n_deltas = 0;
+
+    if (argc < 5) {
+        fprintf(stderr, "usage: bench_engine MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]\n");
+        return 2;
+    }
+    const size_t n_streams = strtoul(argv[2], NULL, 10), n_prompt = strtoul(argv[3], NULL, 10);
+    const unsigned n_out = (unsigned)strtoul(argv[4], NULL, 10);
+    if (model_open(&m, argv[1], &mo, &err) < 0 || engine_new(&e, m, &eo, &err) < 0)
+        die(argv[1], &err);
+    for (int i = 5; i < argc && n_deltas < 1024; i++)
+        delta[n_deltas++] = load(m, argv[i]);
+    if (n_deltas == 0 && delta_base(&delta[n_deltas++], m, &err) < 0)
+        die("base", &err);
+    for (int k = 0; k < 3; k++) {
+        const double s = run(e, delta, n_deltas, n_streams, n_prompt, n_out);
+
+        if (model_config(m)->is_decoder)
+            printf("%.3f s  %.1f tokens/s out\n", s, (double)(n_streams * n_out) / s);
+        else
+            printf("%.3f s  %.1f sequences/s\n", s, (double)n_streams / s);
+    }
+    engine_free(&e);
+    for (size_t i = 0; i < n_deltas; i++)
+        delta_free(delta[i]);
+    model_close(&m);
+    return 0;
+}
