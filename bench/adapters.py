@@ -39,9 +39,8 @@ def f32(rng, *shape, scale=0.02):
     n = 1
     for s in shape:
         n *= s
-    pool = [rng.gauss(0, scale) for _ in range(997)]  # a prime period keeps rows unlike
-    start = rng.randrange(997)
-    return "F32", list(shape), array.array("f", [pool[(start + i) % 997] for i in range(n)]).tobytes()
+    pool = array.array("f", [rng.gauss(0, scale) for _ in range(997)])  # a prime period keeps rows unlike
+    return "F32", list(shape), (pool * (n // 997 + 1))[:n].tobytes()
 
 
 def linears(base, b):
@@ -83,7 +82,8 @@ def lora(base, b, rng, out, rank):
     for path, n_out, n_in in linears(base, b):
         t[f"base_model.model.{path}.lora_A.weight"] = f32(rng, rank, n_in)
         t[f"base_model.model.{path}.lora_B.weight"] = f32(rng, n_out, rank)
-    targets = sorted({p.rsplit(".", 1)[1] for p, _, _ in linears(base, b)})
+    # Two names deep: "dense" alone would make PEFT put a LoRA on BERT's pooler too.
+    targets = sorted({".".join(p.split(".")[-2:]) for p, _, _ in linears(base, b)})
     save_peft(out, peft_config(base, b, "LORA", r=rank, lora_alpha=2 * rank, target_modules=targets,
                                bias="none", use_rslora=False, use_dora=False), t)
 

@@ -119,7 +119,7 @@ struct delta_op {
             const uint32_t *row_ptr; /* [n_out + 1]; at an embedding [n_in + 1] */
             const uint32_t *col;     /* ascending within a row */
             const float *val;
-            uint32_t n_values; /* = row_ptr[n_out] */
+            uint32_t n_values; /* the last of row_ptr */
         } sparse;
         struct {
             const float *gamma, *beta; /* [d]; NULL keeps the base's */
@@ -191,6 +191,8 @@ struct delta {
     uint32_t n_sites;
     uint32_t position_shift; /* real token j stands at position shift + j (PEFT's
                               * prefix: T; AdapterHub's: 0) */
+    bool ignores_token_types; /* every token's type counts as 0 (PEFT's prompt learning
+                               * outside sequence and token classification) */
     uint32_t n_prefix_max;   /* longest KV_PREFIX of any layer */
     unsigned first_layer;    /* first layer it touches; n_layers if only the head */
     struct delta_head head;

@@ -111,7 +111,8 @@ static void op_blocks(struct arena *a, struct delta_op *op, size_t n_in, size_t 
         move_floats(a, &op->scale.vec, op->scale.at == DELTA_SCALE_IN ? n_in : n_out);
         break;
     case DELTA_SPARSE:
-        move_ints(a, &op->sparse.row_ptr, n_out + 1);
+        n = site_kind_class(site_kind_of(op->site)) == SITE_CLASS_EMBED ? n_in : n_out;
+        move_ints(a, &op->sparse.row_ptr, n + 1);
         move_ints(a, &op->sparse.col, op->sparse.n_values);
         move_floats(a, &op->sparse.val, op->sparse.n_values);
         break;
@@ -261,6 +262,7 @@ int delta__finish(struct delta_builder *b, struct delta **out)
         .n_ops = (uint32_t)b->n_ops,
         .n_sites = (n_layers ? n_layers : 1) * SITE_N_KINDS,
         .position_shift = b->position_shift,
+        .ignores_token_types = b->ignores_token_types,
         .head = b->head,
         .task = b->task,
     };

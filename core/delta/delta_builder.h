@@ -32,11 +32,12 @@ enum delta__form {
     DELTA__FORM_EMBEDDING,
 };
 
-enum delta__problem {                        /* of a sequence head */
-                      DELTA__PROBLEM_UNSAID, /* one output: regression, else single label */
-                      DELTA__PROBLEM_SINGLE,
-                      DELTA__PROBLEM_MULTI,
-                      DELTA__PROBLEM_REGRESSION,
+/* Of a sequence head. */
+enum delta__problem {
+    DELTA__PROBLEM_UNSAID, /* one output: regression, else single label */
+    DELTA__PROBLEM_SINGLE,
+    DELTA__PROBLEM_MULTI,
+    DELTA__PROBLEM_REGRESSION,
 };
 
 /* One dense layer with what follows it. */
@@ -83,6 +84,7 @@ struct delta_builder {
     size_t n_ops, cap_ops;
     char method[sizeof(((struct delta *)0)->method)];
     uint32_t position_shift;
+    bool ignores_token_types;
     struct delta__head plan;
     struct delta_head head;
     struct delta_task task;
@@ -142,7 +144,7 @@ int delta__place(struct delta_builder *b, const struct tensor *t, const char *pa
 /* ---- operations ------------------------------------------------------------------ */
 
 struct delta__lowrank {
-    const struct tensor *down, *up;           /* [rank, n_in], [n_out, rank] */
+    const struct tensor *down, *up;           /* [rank, n_in], [n_out, rank], at an embedding too */
     const struct tensor *down_bias, *up_bias; /* or NULL */
     const struct tensor *scale_vec;           /* [n_out] or NULL */
     float scale;
@@ -160,7 +162,8 @@ int delta__add_scale(struct delta_builder *b, const struct delta__place *p, cons
 /* gamma (SITE_PART_WEIGHT) or beta (SITE_PART_BIAS) of a norm; both become one op. */
 int delta__add_norm(struct delta_builder *b, const struct delta__place *p, enum site_part part,
                     const float *vec);
-/* idx: flat positions in [n_out, n_in], ascending; val: as many values. */
+/* idx: flat positions in [n_out, n_in] (an embedding: [n_in, n_out]), ascending; val:
+ * as many values. */
 int delta__add_sparse(struct delta_builder *b, const struct delta__place *p,
                       const struct tensor *idx, const struct tensor *val);
 /* Checks and reads such a pair over n values: *at [*n] positions, *val [*n]. */

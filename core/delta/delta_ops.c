@@ -26,16 +26,23 @@ static struct delta_op *push_op(struct delta_builder *b, enum delta_op_kind kind
     return &b->op[b->n_ops++];
 }
 
+/* `other` is a second class where the operation may stand, or the same again. */
 static int check_class(struct delta_builder *b, const struct delta__place *p,
-                       enum delta_op_kind kind, enum site_class cls)
+                       enum delta_op_kind kind, enum site_class cls, enum site_class other)
 {
+    const enum site_class got = site_kind_class(site_kind_of(p->site));
     char path[160];
 
-    if (site_kind_class(site_kind_of(p->site)) == cls)
+    if (got == cls || got == other)
         return 0;
     return core_err_set_param(
         b->err, CORE_E_ADAPTER_UNSUPPORTED, p->t->name, "tensor %s: %s is not computed at %s",
         p->t->name, delta_op_text(kind), model_site_path(b->m, p->site, path, sizeof(path)));
+}
+
+static bool is_embed(const struct delta__place *p)
+{
+    return site_kind_class(site_kind_of(p->site)) == SITE_CLASS_EMBED;
 }
 
 /* A vector of n values from a 1-dimensional tensor, or NULL if there is none. */
@@ -55,7 +62,8 @@ int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
 {
     const size_t rank = in->down->n_dims == 2 ? in->down->dim[0] : 0;
     struct delta_op *op;
-    int rc = check_class(b, p, DELTA_LOWRANK, in->join ? SITE_CLASS_JOIN : SITE_CLASS_LINEAR);
+    int rc = in->join ? check_class(b, p, DELTA_LOWRANK, SITE_CLASS_JOIN, SITE_CLASS_JOIN)
+                      : check_class(b, p, DELTA_LOWRANK, SITE_CLASS_LINEAR, SITE_CLASS_EMBED);
 
     if (rc < 0)
         return rc;
@@ -67,7 +75,8 @@ int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
     op->lowrank.scale = in->scale;
     op->lowrank.act = in->act;
     op->lowrank.join = in->join;
-    rc = delta__matrix(b, in->down, rank, p->n_in, &op->lowrank.down);
+    rc = is_embed(p) ? delta__matrix_transposed(b, in->down, p->n_in, rank, &op->lowrank.down)
+                     : delta__matrix(b, in->down, rank, p->n_in, &op->lowrank.down);
     if (rc == 0)
         rc = delta__matrix_transposed(b, in->up, rank, p->n_out, &op->lowrank.up);
     if (rc == 0)
@@ -83,7 +92,7 @@ int delta__add_bias(struct delta_builder *b, const struct delta__place *p, const
                     bool is_add)
 {
     struct delta_op *op;
-    int rc = check_class(b, p, DELTA_BIAS, SITE_CLASS_LINEAR);
+    int rc = check_class(b, p, DELTA_BIAS, SITE_CLASS_LINEAR, SITE_CLASS_LINEAR);
 
     if (rc == 0 && !vec)
         rc = vector_may(b, p->t, p->n_out, &vec);
@@ -101,7 +110,7 @@ int delta__add_scale(struct delta_builder *b, const struct delta__place *p, cons
                      enum delta_scale_at at)
 {
     struct delta_op *op;
-    const int rc = check_class(b, p, DELTA_SCALE, SITE_CLASS_LINEAR);
+    const int rc = check_class(b, p, DELTA_SCALE, SITE_CLASS_LINEAR, SITE_CLASS_LINEAR);
 
     if (rc < 0)
         return rc;
@@ -127,7 +136,7 @@ int delta__add_norm(struct delta_builder *b, const struct delta__place *p, enum 
 {
     const float **slot;
     struct delta_op *op;
-    int rc = check_class(b, p, DELTA_NORM, SITE_CLASS_NORM);
+    int rc = check_class(b, p, DELTA_NORM, SITE_CLASS_NORM, SITE_CLASS_NORM);
 
     if (rc == 0 && !vec)
         rc = vector_may(b, p->t, p->n_out, &vec);
@@ -192,27 +201,29 @@ int delta__add_sparse(struct delta_builder *b, const struct delta__place *p,
     const float *value;
     uint32_t *row_ptr, *col;
     struct delta_op *op;
+    const size_t n_rows = is_embed(p) ? p->n_in : p->n_out;
+    const size_t n_cols = is_embed(p) ? p->n_out : p->n_in;
     size_t n, n_flat;
-    int rc = check_class(b, p, DELTA_SPARSE, SITE_CLASS_LINEAR);
+    int rc = check_class(b, p, DELTA_SPARSE, SITE_CLASS_LINEAR, SITE_CLASS_EMBED);
 
     if (rc < 0)
         return rc;
-    if (!core_mul_size(p->n_in, p->n_out, &n_flat))
+    if (!core_mul_size(n_rows, n_cols, &n_flat))
         return core_err_nomem(b->err, idx->name);
     rc = delta__sparse_pair(b, idx, val, n_flat, &at, &value);
     if (rc < 0)
         return rc;
     n = idx->dim[0];
-    row_ptr = delta__scratch(b, p->n_out + 1, sizeof(*row_ptr));
+    row_ptr = delta__scratch(b, n_rows + 1, sizeof(*row_ptr));
     col = delta__scratch(b, n, sizeof(*col));
     op = row_ptr && col ? push_op(b, DELTA_SPARSE, p->site) : NULL;
     if (!op)
         return CORE_E_NOMEM;
     for (size_t i = 0; i < n; i++) {
-        row_ptr[at[i] / p->n_in + 1]++;
-        col[i] = (uint32_t)(at[i] % p->n_in);
+        row_ptr[at[i] / n_cols + 1]++;
+        col[i] = (uint32_t)(at[i] % n_cols);
     }
-    for (size_t r = 0; r < p->n_out; r++)
+    for (size_t r = 0; r < n_rows; r++)
         row_ptr[r + 1] += row_ptr[r];
     op->sparse.row_ptr = row_ptr;
     op->sparse.col = col;

@@ -57,7 +57,7 @@ static bool is_alike(const struct delta_op *a, const struct delta_op *b)
         return false;
     switch (a->kind) {
     case DELTA_LOWRANK:
-        return a->lowrank.down.n_rows == b->lowrank.down.n_rows &&
+        return a->lowrank.up.n_rows == b->lowrank.up.n_rows &&
                a->lowrank.down.type == b->lowrank.down.type &&
                memcmp(&a->lowrank.scale, &b->lowrank.scale, sizeof(float)) == 0 &&
                a->lowrank.act == b->lowrank.act && !a->lowrank.join == !b->lowrank.join;
@@ -80,12 +80,12 @@ static void lowrank_detail(const struct delta_op *op, char *out, size_t n)
 
     if (op->lowrank.join)
         snprintf(out, n, "%s, width %u, %s, scale %g%s%s%s",
-                 op->lowrank.join->is_parallel ? "parallel" : "sequential", op->lowrank.down.n_rows,
+                 op->lowrank.join->is_parallel ? "parallel" : "sequential", op->lowrank.up.n_rows,
                  act_text(op->lowrank.act), (double)op->lowrank.scale,
                  op->lowrank.scale_vec ? " x vector" : "", comma, type);
     else
-        snprintf(out, n, "rank %u, scale %g%s%s", op->lowrank.down.n_rows,
-                 (double)op->lowrank.scale, comma, type);
+        snprintf(out, n, "rank %u, scale %g%s%s", op->lowrank.up.n_rows, (double)op->lowrank.scale,
+                 comma, type);
 }
 
 static void op_detail(const struct delta_op *op, size_t n_values, char *out, size_t n)

@@ -81,31 +81,46 @@ static int add_sparse_vector(struct delta_builder *b, struct delta__place *p, en
     return is_norm ? delta__add_norm(b, p, part, vec) : delta__add_bias(b, p, vec, true);
 }
 
-/* t is `<param>#idx`, path its name, n the length of <param>. */
+/* A weight. Where the output head is the token embedding, it is one parameter. */
+static int add_sparse_weight(struct delta_builder *b, const struct delta__place *p,
+                             const struct tensor *val)
+{
+    struct delta__place head = {.site = site_make(0, SITE_LM_HEAD), .t = p->t};
+    int rc = delta__add_sparse(b, p, p->t, val);
+
+    if (rc == 0 && site_kind_of(p->site) == SITE_EMBED_TOKENS && model_config(b->m)->is_tied &&
+        model_site_dims(b->m, head.site, &head.n_in, &head.n_out))
+        rc = delta__add_sparse(b, &head, p->t, val);
+    return rc;
+}
+
+/* t is `<param>#idx`, n the length of <param>. */
 static int add_sparse(struct delta_builder *b, const struct tensor *t, size_t n)
 {
-    static const char weight[] = ".weight", bias[] = ".bias";
+    static const char *const suffix[] = {
+        [SITE_PART_WEIGHT] = ".weight",
+        [SITE_PART_BIAS] = ".bias",
+    };
     const struct tensor *val = delta__find(b, t->name, n, "#val");
-    enum site_part part = SITE_PART_WEIGHT;
-    size_t n_part = sizeof(weight) - 1;
     struct delta__place p;
-    int rc;
 
     if (!val)
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, t->name,
                                   "tensor %s stands without its #val", t->name);
-    if (n > sizeof(bias) - 1 && strncmp(t->name + n - 5, bias, 5) == 0) {
-        part = SITE_PART_BIAS;
-        n_part = sizeof(bias) - 1;
-    } else if (n <= n_part || strncmp(t->name + n - n_part, weight, n_part) != 0) {
-        return 0; /* left over */
+    for (enum site_part part = SITE_PART_WEIGHT; part <= SITE_PART_BIAS; part++) {
+        const size_t n_part = strlen(suffix[part]);
+        int rc;
+
+        if (n <= n_part || strncmp(t->name + n - n_part, suffix[part], n_part) != 0)
+            continue;
+        rc = delta__place(b, t, t->name, n - n_part, false, &p);
+        if (rc < 0)
+            return rc;
+        if (part == SITE_PART_BIAS || site_kind_class(site_kind_of(p.site)) == SITE_CLASS_NORM)
+            return add_sparse_vector(b, &p, part, val);
+        return add_sparse_weight(b, &p, val);
     }
-    rc = delta__place(b, t, t->name, n - n_part, false, &p);
-    if (rc < 0)
-        return rc;
-    if (part == SITE_PART_BIAS || site_kind_class(site_kind_of(p.site)) == SITE_CLASS_NORM)
-        return add_sparse_vector(b, &p, part, val);
-    return delta__add_sparse(b, &p, t, val);
+    return 0; /* left over */
 }
 
 int delta__read_own(struct delta_builder *b, const json_t *config)

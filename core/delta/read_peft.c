@@ -176,6 +176,8 @@ static int read_prefix(struct delta_builder *b, const json_t *config)
     if (rc < 0)
         return rc;
     b->position_shift = (uint32_t)p.n_tokens;
+    /* PeftModelForFeatureExtraction drops token types; the classifiers keep them. */
+    b->ignores_token_types = b->plan.form == DELTA__FORM_EMBEDDING;
     return read_parameters(b, "base_model.");
 }
 

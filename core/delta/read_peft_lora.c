@@ -1,4 +1,5 @@
-/* core/delta/read_peft_lora.c - PEFT's LoRA: pairs lora_A, lora_B on linears.
+/* core/delta/read_peft_lora.c - PEFT's LoRA: pairs lora_A, lora_B on linears and
+ * embeddings (where x is one-hot).
  *
  * y += s (B (A x) + b_B) with s = alpha / r, or alpha / sqrt(r) under rslora. The rank
  * is A's row count; alpha may differ by module, through alpha_pattern, whose keys are
@@ -123,24 +124,30 @@ static int scale_of(struct delta_builder *b, const struct alphas *a, const char 
     return 0;
 }
 
-/* One module: `t` is its lora_A, named path[0..n) + suffix. */
-static int add_module(struct delta_builder *b, const struct alphas *a, const struct tensor *t,
-                      size_t n, bool has_weight)
+/* Names of a pair and of B's bias, after the module's path. */
+struct pair_name {
+    const char *a, *b, *b_bias; /* b_bias may be NULL */
+};
+
+/* One module: `t` is its A, named path[0..n) + pair->a. */
+static int add_module(struct delta_builder *b, const struct alphas *a, const struct pair_name *pair,
+                      const struct tensor *t, size_t n)
 {
     static const char prefix[] = "base_model.model.";
-    const size_t n_prefix =
-        strncmp(t->name, prefix, sizeof(prefix) - 1) == 0 ? sizeof(prefix) - 1 : 0;
+    const size_t n_prefix = n >= sizeof(prefix) && strncmp(t->name, prefix, sizeof(prefix) - 1) == 0
+                                ? sizeof(prefix) - 1
+                                : 0;
     struct delta__lowrank in = {
         .down = t,
-        .up = delta__find(b, t->name, n, has_weight ? ".lora_B.weight" : ".lora_B"),
-        .up_bias = has_weight ? delta__find(b, t->name, n, ".lora_B.bias") : NULL,
+        .up = delta__find(b, t->name, n, pair->b),
+        .up_bias = pair->b_bias ? delta__find(b, t->name, n, pair->b_bias) : NULL,
     };
     struct delta__place p;
     int rc;
 
     if (!in.up)
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, t->name,
-                                  "tensor %s stands without its lora_B", t->name);
+                                  "tensor %s stands without its %s", t->name, pair->b + 1);
     rc = delta__place(b, t, t->name + n_prefix, n - n_prefix, false, &p);
     if (rc == 0 && (t->n_dims != 2 || t->dim[0] == 0))
         rc = delta__misfit(b, t, "[rank, inputs] with a rank of 1 or more");
@@ -178,7 +185,11 @@ static int refuse_options(struct delta_builder *b, const json_t *config)
 
 int delta__peft_lora(struct delta_builder *b, const json_t *config)
 {
-    static const char *const suffix[] = {".lora_A.weight", ".lora_A"}; /* the second: old files */
+    static const struct pair_name pair[] = {
+        {".lora_A.weight", ".lora_B.weight", ".lora_B.bias"},
+        {".lora_A", ".lora_B", NULL}, /* old files */
+        {".lora_embedding_A", ".lora_embedding_B", NULL},
+    };
     struct alphas a = {0};
     int rc = refuse_options(b, config);
 
@@ -188,11 +199,11 @@ int delta__peft_lora(struct delta_builder *b, const json_t *config)
         const struct tensor *t = &b->tensors.t[i];
         const size_t n_name = strlen(t->name);
 
-        for (int k = 0; rc == 0 && k < 2; k++) {
-            const size_t n = strlen(suffix[k]);
+        for (size_t k = 0; rc == 0 && k < sizeof(pair) / sizeof(pair[0]); k++) {
+            const size_t n = strlen(pair[k].a);
 
-            if (n_name > n && strcmp(t->name + n_name - n, suffix[k]) == 0)
-                rc = add_module(b, &a, t, n_name - n, k == 0);
+            if (n_name > n && strcmp(t->name + n_name - n, pair[k].a) == 0)
+                rc = add_module(b, &a, &pair[k], t, n_name - n);
         }
     }
     alphas_release(&a);

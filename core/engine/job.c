@@ -86,7 +86,7 @@ static int alloc_job(struct engine_job *job, struct core_err *err)
     size_output(job, c);
     job->n_blocks = c->is_decoder ? (uint32_t)((n + more + FWD_KV_BLOCK - 1) / FWD_KV_BLOCK) : 0;
     job->ids = copy_ids(job->in.tokens, n, more);
-    job->types = copy_ids(job->in.token_types, n, 0);
+    job->types = copy_ids(job->in.delta->ignores_token_types ? NULL : job->in.token_types, n, 0);
     job->kv_block = core_calloc(job->n_blocks, sizeof(uint32_t));
     job->out = core_calloc(job->out_rows * job->out_cols, sizeof(float));
     job->top_id = core_calloc(n_top, sizeof(int32_t));

@@ -246,6 +246,7 @@ struct tok__post {
     int32_t *ids;
     size_t n_ids, cap_ids;
     bool has_template;
+    bool is_fixed; /* BertProcessing or RobertaProcessing: nothing may trim after it */
     bool trim_has_prefix[TOK__TRIMS_MAX]; /* ByteLevel add_prefix_space */
     size_t n_trims;
 };

@@ -25,7 +25,8 @@ const char tok__pattern_qwen2[] =
 #define SPACES                                                                        \
     "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}" \
     "\\x{202f}\\x{205f}\\x{3000}"
-#define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+/* Oniguruma's own table for Latin-1 adds superscripts and fractions. */
+#define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
 enum { DEPTH_MAX = 64, NAME_MAX = 32 };
 

@@ -62,9 +62,11 @@ static void edit_clean(struct tok__work *w, uint32_t start, uint32_t end)
         const uint32_t len = (uint32_t)tok__get(w->text.p + i, &cp);
         const unsigned class = tok__class(cp);
 
-        if (class & TOK__SPACE)
+        if (class & TOK__CONTROL)
+            ; /* gone, even if it is white space too: U+000B, U+0085 */
+        else if (class & TOK__SPACE)
             tok__text_add(&w->spare, " ", 1, w->text.at[i]);
-        else if (!(class & TOK__CONTROL))
+        else
             tok__text_copy(&w->spare, &w->text, i, i + len);
         i += len;
     }

@@ -6,8 +6,8 @@
  * or an error with its name, and REDUCE is a switch over those rows: there is
  * nothing that a file could call. Every value is a handle into an array of the
  * machine, so values may share and even contain each other, while no code here
- * recurses. Each opcode adds at most one element to each array, so memory is
- * linear in the length of the pickle. */
+ * recurses. An opcode adds one element to an array, or moves what earlier ones
+ * pushed, so the limit on opcodes bounds memory too: a few hundred MB at worst. */
 #include "core/weights/pickle_internal.h"
 
 #include "core/base/alloc.h"
@@ -15,7 +15,8 @@
 #include "core/weights/weights_internal.h"
 
 enum {
-    STACK_MAX = 1 << 16, /* the pickler keeps at most 2,000 dict items on it */
+    OPCODES_MAX = 1 << 22, /* a tensor takes 35 or fewer: 120,000 tensors */
+    STACK_MAX = 1 << 16,   /* the pickler keeps at most 2,000 dict items on it */
     PROTOCOL_MAX = 5,
     DIMS_MAX = 64, /* torch's limit; a bound on the work that one REDUCE asks for */
     NO_PAIR = 0,   /* pair 0 is never used */
@@ -679,13 +680,16 @@ static const struct {
 
 static int run(struct machine *m)
 {
-    while (!m->is_stopped) {
+    for (size_t n = 0; !m->is_stopped; n++) {
         const uint8_t *code = weights__take(&m->in, 1);
         int rc;
 
         m->op_name = "end";
         if (!code)
             return bad(m, "the pickle has no STOP");
+        if (n == OPCODES_MAX)
+            return core_err_set(m->err, CORE_E_ADAPTER_UNSUPPORTED, "pickle: more than %d opcodes",
+                                OPCODES_MAX);
         m->op_name = ops[*code].name;
         if (!m->op_name)
             return core_err_set(m->err, CORE_E_ADAPTER_INVALID,

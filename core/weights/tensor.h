@@ -47,7 +47,7 @@ enum tensor_type {
 enum { TENSOR_MAX_DIMS = 4 };
 
 struct tensor {
-    const char *name; /* as in the file, 0-terminated, owned by the list */
+    const char *name; /* as in the file, UTF-8, 0-terminated, owned by the list */
     enum tensor_type type;
     unsigned n_dims;             /* 0 = a scalar */
     size_t dim[TENSOR_MAX_DIMS]; /* row-major, slowest first, torch order: a
@@ -95,11 +95,12 @@ float tensor_bf16_to_f32(uint16_t h);
 uint16_t tensor_f32_to_f16(float f);
 uint16_t tensor_f32_to_bf16(float f);
 
-/* Appends a copy of *t, with its own copy of the name. */
+/* Appends a copy of *t, with its own copy of the name. CORE_E_ADAPTER_INVALID if
+ * the name is not UTF-8, CORE_E_NOMEM; then the list is as it was. */
 int tensor_list_add(struct tensor_list *l, const struct tensor *t, struct core_err *err);
 /* Sorts by name; CORE_E_ADAPTER_INVALID names a tensor that stands twice. */
 int tensor_list_sort(struct tensor_list *l, struct core_err *err);
-/* Binary search in a sorted list; NULL if absent. */
+/* Binary search in a list that tensor_list_sort() sorted; NULL if absent. */
 const struct tensor *tensor_list_find(const struct tensor_list *l, const char *name);
 void tensor_list_release(struct tensor_list *l);
 

@@ -12,6 +12,13 @@
 
 Suite *tensor_suite(void);
 
+/* For long loops: Check notes each of its own assertions, which is slow. */
+#define MUST(condition, h)                                         \
+    do {                                                           \
+        if (!(condition))                                          \
+            ck_abort_msg("0x%04x: %s", (unsigned)(h), #condition); \
+    } while (0)
+
 static struct tensor make(enum tensor_type type, const void *data, size_t n)
 {
     return (struct tensor){.name = "t",
@@ -60,19 +67,19 @@ START_TEST(every_f16_converts_and_comes_back)
         const unsigned exponent = h >> 10 & 0x1f, fraction = h & 0x3ff;
         const float f = tensor_f16_to_f32((uint16_t)h);
 
-        ck_assert(!!signbit(f) == (h >> 15));
+        MUST(!!signbit(f) == (h >> 15), h);
         if (exponent == 0x1f && fraction) {
-            ck_assert(isnan(f));
-            ck_assert_uint_eq(tensor_f32_to_f16(f), h | 0x200); /* made quiet */
+            MUST(isnan(f), h);
+            MUST(tensor_f32_to_f16(f) == (h | 0x200), h); /* made quiet */
             continue;
         }
         if (exponent == 0x1f)
-            ck_assert(isinf(f));
+            MUST(isinf(f), h);
         else if (exponent == 0)
-            ck_assert(fabsf(f) == ldexpf((float)fraction, -24));
+            MUST(fabsf(f) == ldexpf((float)fraction, -24), h);
         else
-            ck_assert(fabsf(f) == ldexpf(1024 + (float)fraction, (int)exponent - 25));
-        ck_assert_uint_eq(tensor_f32_to_f16(f), h);
+            MUST(fabsf(f) == ldexpf(1024 + (float)fraction, (int)exponent - 25), h);
+        MUST(tensor_f32_to_f16(f) == h, h);
     }
 }
 END_TEST
@@ -87,10 +94,10 @@ START_TEST(rounding_to_f16_is_to_nearest_even)
         const float high = h == 0x7bff ? 65536.0f : tensor_f16_to_f32((uint16_t)(h + 1));
         const float middle = 0.5f * (low + high); /* exact: 12 bits */
 
-        ck_assert_uint_eq(tensor_f32_to_f16(middle), h % 2 ? h + 1 : h);
-        ck_assert_uint_eq(tensor_f32_to_f16(nextafterf(middle, 0.0f)), h);
-        ck_assert_uint_eq(tensor_f32_to_f16(nextafterf(middle, INFINITY)), h + 1);
-        ck_assert_uint_eq(tensor_f32_to_f16(-middle), (h % 2 ? h + 1 : h) | 0x8000);
+        MUST(tensor_f32_to_f16(middle) == (h % 2 ? h + 1 : h), h);
+        MUST(tensor_f32_to_f16(nextafterf(middle, 0.0f)) == h, h);
+        MUST(tensor_f32_to_f16(nextafterf(middle, INFINITY)) == (h + 1), h);
+        MUST(tensor_f32_to_f16(-middle) == ((h % 2 ? h + 1 : h) | 0x8000), h);
     }
     ck_assert_uint_eq(tensor_f32_to_f16(FLT_MAX), 0x7c00);
     ck_assert_uint_eq(tensor_f32_to_f16(FLT_TRUE_MIN), 0);
@@ -105,15 +112,15 @@ START_TEST(every_bf16_converts_and_rounds_to_nearest_even)
         float middle;
 
         if (isnan(f)) {
-            ck_assert_uint_eq(tensor_f32_to_bf16(f), h | 0x40);
+            MUST(tensor_f32_to_bf16(f) == (h | 0x40), h);
             continue;
         }
-        ck_assert_uint_eq(tensor_f32_to_bf16(f), h);
+        MUST(tensor_f32_to_bf16(f) == h, h);
         if (isinf(f))
             continue;
         memcpy(&middle, &bits, sizeof(middle));
-        ck_assert_uint_eq(tensor_f32_to_bf16(middle), h % 2 ? h + 1 : h);
-        ck_assert_uint_eq(tensor_f32_to_bf16(nextafterf(middle, 0.0f)), h);
+        MUST(tensor_f32_to_bf16(middle) == (h % 2 ? h + 1 : h), h);
+        MUST(tensor_f32_to_bf16(nextafterf(middle, 0.0f)) == h, h);
     }
 }
 END_TEST

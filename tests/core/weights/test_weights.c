@@ -9,7 +9,7 @@ static char dir[64];
 
 static void make_dir(void)
 {
-    strcpy(dir, "/tmp/test_weights_XXXXXX");
+    strcpy(dir, P_tmpdir "/test_weights_XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(dir));
 }
 
@@ -53,9 +53,9 @@ static void copy_golden(const char *golden, const char *name)
 static void write_one(const char *file, const char *tensor)
 {
     char bytes[256];
-    const int n = snprintf(bytes + 8, sizeof(bytes) - 8,
-                           "{\"%s\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
-                           tensor);
+    const int n =
+        snprintf(bytes + 8, sizeof(bytes) - 8,
+                 "{\"%s\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", tensor);
 
     memset(bytes, 0, 8);
     bytes[0] = (char)n;

@@ -1,0 +1,280 @@
+/* core/tok/tok_files.c - the older file kinds, and choosing by what a path holds. */
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/base/alloc.h"
+#include "core/base/err.h"
+#include "core/base/file.h"
+#include "core/base/utf8.h"
+#include "core/tok/tok_internal.h"
+#include "core/tok/tok_unicode.h"
+#include "core/weights/weights.h"
+
+/* The next line of [*p, end) without its end; false when there is none. */
+static bool next_line(const char **p, const char *end, const char **line, size_t *n)
+{
+    const char *stop;
+
+    if (*p >= end)
+        return false;
+    stop = memchr(*p, '\n', (size_t)(end - *p));
+    *line = *p;
+    *n = (size_t)((stop ? stop : end) - *p);
+    *p = stop ? stop + 1 : end;
+    if (*n > 0 && (*line)[*n - 1] == '\r')
+        (*n)--;
+    return true;
+}
+
+static size_t count_lines(const char *p, size_t n)
+{
+    size_t count = 1;
+
+    for (size_t i = 0; i < n; i++)
+        count += p[i] == '\n';
+    return count;
+}
+
+static int check_utf8(const char *name, const void *p, size_t n, struct core_err *err)
+{
+    return core_utf8_valid(p, n)
+               ? 0
+               : core_err_set(err, CORE_E_ADAPTER_INVALID, "%s is not UTF-8", name);
+}
+
+/* ---- vocab.txt ------------------------------------------------------------ */
+
+static size_t trim_end(const char *s, size_t n)
+{
+    while (n > 0) {
+        size_t i = n - 1;
+        uint32_t cp;
+
+        while (i > 0 && ((unsigned char)s[i] & 0xc0) == 0x80)
+            i--;
+        tok__get(s + i, &cp);
+        if (!(tok__class(cp) & TOK__SPACE))
+            break;
+        n = i;
+    }
+    return n;
+}
+
+int tok_open_wordpiece(struct tok **out, const void *vocab, size_t n_bytes, bool lowercase,
+                       bool strip_accents, struct core_err *err)
+{
+    const char *p = vocab, *line;
+    const char *end = p + n_bytes;
+    struct tok *tok = NULL;
+    int64_t id = 0;
+    size_t n;
+    int rc = check_utf8("vocab.txt", vocab, n_bytes, err);
+
+    if (rc == 0)
+        rc = tok__new(&tok, err);
+    if (rc == 0)
+        rc = tok__vocab_init(&tok->model.vocab, count_lines(vocab, n_bytes), err);
+    while (rc == 0 && next_line(&p, end, &line, &n))
+        rc = tok__vocab_add(&tok->model.vocab, line, trim_end(line, n), id++, err);
+    if (rc == 0)
+        rc = tok__build_wordpiece(tok, lowercase, strip_accents, err);
+    if (rc == 0)
+        *out = tok;
+    else
+        tok_close(&tok);
+    return rc;
+}
+
+/* ---- vocab.json and merges.txt -------------------------------------------- */
+
+static int read_vocab_json(struct tok *tok, const void *bytes, size_t n_bytes,
+                           struct core_err *err)
+{
+    json_error_t why;
+    json_t *root = json_loadb(bytes, n_bytes, 0, &why), *id;
+    const char *text;
+    int rc;
+
+    if (!root)
+        return core_err_set(err, CORE_E_ADAPTER_INVALID, "vocab.json: line %d: %s", why.line,
+                            why.text);
+    rc = json_is_object(root) ? tok__vocab_init(&tok->model.vocab, json_object_size(root), err)
+                              : core_err_set(err, CORE_E_ADAPTER_INVALID,
+                                             "vocab.json is not an object");
+    if (rc == 0) {
+        json_object_foreach (root, text, id) {
+            if (!json_is_integer(id))
+                rc = core_err_set(err, CORE_E_ADAPTER_INVALID,
+                                  "vocab.json: the id of \"%.60s\" is not a number", text);
+            else
+                rc = tok__vocab_add(&tok->model.vocab, text, strlen(text), json_integer_value(id),
+                                    err);
+            if (rc != 0)
+                break;
+        }
+    }
+    json_decref(root);
+    return rc;
+}
+
+static int read_merges(struct tok *tok, const char *p, size_t n_bytes, struct core_err *err)
+{
+    const struct tok__bpe_options opt = {.n_merges = count_lines(p, n_bytes)};
+    const char *end = p + n_bytes, *line;
+    size_t n;
+    int rc = check_utf8("merges.txt", p, n_bytes, err);
+
+    if (rc == 0)
+        rc = tok__bpe_new(&tok->model, &opt, err);
+    while (rc == 0 && next_line(&p, end, &line, &n)) {
+        if ((n >= 8 && memcmp(line, "#version", 8) == 0) || (n == 0 && p >= end))
+            continue;
+        rc = tok__bpe_add_merge_line(&tok->model, line, n, err);
+    }
+    return rc;
+}
+
+int tok_open_bpe(struct tok **out, const void *vocab, size_t n_vocab, const void *merges,
+                 size_t n_merges, struct core_err *err)
+{
+    static const char *const specials[] = {"<|endoftext|>"};
+    struct tok *tok = NULL;
+    int rc = tok__new(&tok, err);
+
+    if (rc == 0)
+        rc = read_vocab_json(tok, vocab, n_vocab, err);
+    if (rc == 0)
+        rc = read_merges(tok, merges, n_merges, err);
+    if (rc == 0)
+        rc = tok__build_byte_level(&tok->pretokenizer, false, true, err);
+    if (rc == 0)
+        rc = tok__build_decoder(tok, TOK__DEC_BYTES, "", false, err);
+    if (rc == 0)
+        rc = tok__build_added(tok, specials, 1, err);
+    if (rc == 0)
+        rc = tok__finish(tok, err);
+    if (rc == 0)
+        *out = tok;
+    else
+        tok_close(&tok);
+    return rc;
+}
+
+/* ---- paths ---------------------------------------------------------------- */
+
+/* Maps folder/name if there is such a file; *m stays empty if not. */
+static int map_in(const char *folder, const char *name, struct core_map *m, bool *there,
+                  struct core_err *err)
+{
+    char path[4096];
+    struct stat st;
+    const int n = snprintf(path, sizeof(path), "%s/%s", folder, name);
+
+    *m = (struct core_map){0};
+    *there = n > 0 && (size_t)n < sizeof(path) && stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    return *there ? core_map_open(m, path, err) : 0;
+}
+
+/* do_lower_case and strip_accents of tokenizer_config.json. */
+static int read_config(const char *folder, bool *lowercase, bool *strip_accents,
+                       struct core_err *err)
+{
+    struct core_map m;
+    json_t *root, *v;
+    bool there;
+    int rc = map_in(folder, "tokenizer_config.json", &m, &there, err);
+
+    *lowercase = *strip_accents = true;
+    if (rc != 0 || !there)
+        return rc;
+    root = json_loadb(m.bytes, m.n_bytes, 0, NULL);
+    v = json_object_get(root, "do_lower_case");
+    if (json_is_boolean(v))
+        *lowercase = json_is_true(v);
+    v = json_object_get(root, "strip_accents");
+    *strip_accents = json_is_boolean(v) ? json_is_true(v) : *lowercase;
+    if (!json_is_object(root))
+        rc = core_err_set(err, CORE_E_ADAPTER_INVALID,
+                          "tokenizer_config.json is not a JSON object");
+    else if (json_is_false(json_object_get(root, "tokenize_chinese_chars")))
+        rc = core_err_set(err, CORE_E_ADAPTER_UNSUPPORTED,
+                          "tokenizer_config.json: tokenize_chinese_chars false");
+    json_decref(root);
+    core_map_release(&m);
+    return rc;
+}
+
+static int open_bpe_folder(struct tok **out, const char *folder, const struct core_map *vocab,
+                           struct core_err *err)
+{
+    struct core_map merges;
+    bool there;
+    int rc = map_in(folder, "merges.txt", &merges, &there, err);
+
+    if (rc == 0 && !there)
+        rc = core_err_set(err, CORE_E_NO_TOKENIZER, "there is a vocab.json but no merges.txt");
+    if (rc == 0)
+        rc = tok_open_bpe(out, vocab->bytes, vocab->n_bytes, merges.bytes, merges.n_bytes, err);
+    core_map_release(&merges);
+    return rc;
+}
+
+static int open_folder(struct tok **out, const char *folder, struct core_err *err)
+{
+    static const char *const names[] = {"tokenizer.json", "vocab.json", "vocab.txt"};
+    bool lowercase, strip_accents;
+
+    for (int i = 0; i < 3; i++) {
+        struct core_map m;
+        bool there;
+        int rc = map_in(folder, names[i], &m, &there, err);
+
+        if (rc == 0 && !there)
+            continue;
+        if (rc == 0 && i == 0)
+            rc = tok_open_json(out, m.bytes, m.n_bytes, err);
+        else if (rc == 0 && i == 1)
+            rc = open_bpe_folder(out, folder, &m, err);
+        else if (rc == 0 && (rc = read_config(folder, &lowercase, &strip_accents, err)) == 0)
+            rc = tok_open_wordpiece(out, m.bytes, m.n_bytes, lowercase, strip_accents, err);
+        core_map_release(&m);
+        return rc;
+    }
+    return core_err_set(err, CORE_E_NO_TOKENIZER, "the model's folder has no tokenizer.json, "
+                                                  "vocab.json or vocab.txt");
+}
+
+static bool ends_with(const char *s, const char *end)
+{
+    const size_t n = strlen(s), m = strlen(end);
+
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+int tok_open_path(struct tok **out, const char *path, const struct gguf *g, struct core_err *err)
+{
+    struct core_map m = {0};
+    struct gguf *own = NULL;
+    struct stat st;
+    int rc;
+
+    if (g)
+        return tok_open_gguf(out, g, err);
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return open_folder(out, path, err);
+    rc = core_map_open(&m, path, err);
+    if (rc == 0 && ends_with(path, ".json")) {
+        rc = tok_open_json(out, m.bytes, m.n_bytes, err);
+    } else if (rc == 0 && ends_with(path, ".txt")) {
+        rc = tok_open_wordpiece(out, m.bytes, m.n_bytes, true, true, err);
+    } else if (rc == 0) {
+        rc = gguf_read(m.bytes, m.n_bytes, &own, err);
+        if (rc == 0)
+            rc = tok_open_gguf(out, own, err);
+        gguf_free(own);
+    }
+    core_map_release(&m);
+    return rc;
+}

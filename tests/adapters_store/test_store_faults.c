@@ -1,0 +1,260 @@
+/* tests/adapters_store/test_store_faults.c - every allocation and every system call
+ * fails once, in turn: each time the call reports it, leaks nothing, and what was
+ * acknowledged before is still there, in memory and after a restart. */
+#include <check.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "adapters_store/ads_internal.h"
+#include "core/base/alloc.h"
+#include "core/base/err.h"
+#include "tests/support/ads_fixture.h"
+
+Suite *store_faults_suite(void);
+
+static struct ads_fx fx;
+
+/* Three tasks with histories, one version shared; room for two in memory. */
+static void setup(void)
+{
+    json_set_alloc_funcs(core_malloc, core_free); /* jansson's allocations fail as well */
+    ads_fx_init(&fx);
+    ads_fx_open(&fx);
+    ads_fx_must_put(&fx, "a", 1);
+    ads_fx_must_put(&fx, "a", 2);
+    ads_fx_must_put(&fx, "b", 2);
+    ads_fx_must_put(&fx, "c", 3);
+    fx.opt.resident_max_bytes = ads_fx_stats(&fx).bytes_resident * 2 / 3;
+    ads_fx_close(&fx);
+    ads_fx_save(&fx);
+    ads_fx_open(&fx);
+}
+
+static void teardown(void)
+{
+    ads_fx_release(&fx);
+}
+
+static int put_new(void)
+{
+    return ads_fx_put(&fx, "a", 10, NULL);
+}
+
+static int put_known(void)
+{
+    return ads_fx_put(&fx, "c", 2, NULL);
+}
+
+static int put_first(void)
+{
+    return ads_fx_put(&fx, "d", 11, NULL);
+}
+
+static int roll_back(void)
+{
+    struct ads_info info = {0};
+    const int rc = ads_rollback(fx.store, "a", NULL, &info, NULL);
+
+    ads_info_release(&info);
+    return rc;
+}
+
+static int delete_task(void)
+{
+    return ads_delete(fx.store, "a", NULL, NULL);
+}
+
+static int acquire(void)
+{
+    const struct ads_adapter *a = NULL;
+    const int rc = ads_fx_acquire(&fx, "c", NULL, &a);
+
+    if (rc == 0)
+        ads_release(fx.store, a);
+    return rc;
+}
+
+static int acquire_damaged(void)
+{
+    const struct ads_adapter *a = NULL;
+    const int rc = ads_fx_acquire(&fx, "a", NULL, &a);
+
+    if (rc == 0)
+        ads_release(fx.store, a);
+    return rc;
+}
+
+static int rescan(void)
+{
+    return ads_store_rescan(fx.store, NULL);
+}
+
+static int open_again(void)
+{
+    ads_fx_close(&fx);
+    return ads_store_open(&fx.store, &fx.opt, NULL);
+}
+
+static const struct operation {
+    const char *name;
+    int (*run)(void);
+    enum { LOOKS, CHANGES, HEALS } what;
+} operation[] = {
+    {"put of a new version", put_new, CHANGES},
+    {"put of a known version", put_known, CHANGES},
+    {"first put of a task", put_first, CHANGES},
+    {"rollback", roll_back, CHANGES},
+    {"delete", delete_task, CHANGES},
+    {"acquire", acquire, LOOKS},
+    {"acquire of a damaged version", acquire_damaged, HEALS},
+    {"rescan", rescan, LOOKS},
+    {"open", open_again, LOOKS},
+};
+enum { N_OPERATIONS = sizeof(operation) / sizeof(operation[0]) };
+
+static struct core_buf before, after, now; /* dumps: without and with the change */
+
+static void start_from_saved(const struct operation *o)
+{
+    ads_fx_close(&fx);
+    ads_fx_restore(&fx);
+    if (o->what == HEALS)
+        ads_fx_damage(&fx, 2);
+    ads_fx_open(&fx);
+}
+
+static void assert_state(const struct core_buf *expected, const char *what, long k)
+{
+    ads_fx_dump(&fx, false, &now);
+    ck_assert_msg(strcmp(expected->p, now.p) == 0, "%s, fault %ld: expected\n%s\nfound\n%s",
+                  what, k, expected->p, now.p);
+    ck_assert(ads__cache_ok(fx.store));
+}
+
+/* What the operation does when nothing fails. */
+static void learn(const struct operation *o)
+{
+    start_from_saved(o);
+    ads_fx_dump(&fx, false, &before);
+    ck_assert_int_eq(o->run(), 0);
+    ads_fx_dump(&fx, false, &after);
+    ck_assert((strcmp(before.p, after.p) == 0) == (o->what == LOOKS));
+}
+
+/* Fault k was met, and the operation said `rc`. */
+static void check_failed(const struct operation *o, long k, int rc)
+{
+    if (fx.store && o->what == CHANGES)
+        assert_state(rc < 0 ? &before : &after, o->name, k);
+    if (rc == 0 || o->what != HEALS) {
+        ads_fx_reopen(&fx);
+        assert_state(rc < 0 ? &before : &after, o->name, k);
+        ck_assert_uint_eq(ads_fx_count(&fx, "tmp"), 0);
+    }
+    if (rc == 0)
+        return;
+    ads_fx_reopen(&fx); /* and the second try does it */
+    ck_assert_int_eq(o->run(), 0);
+    assert_state(&after, o->name, k);
+}
+
+static void sweep(atomic_long *fail_at, const struct operation *o)
+{
+    long k = 0;
+
+    learn(o);
+    for (bool is_done = false; !is_done; k++) {
+        int rc;
+
+        ck_assert_int_lt(k, 3000);
+        start_from_saved(o);
+        atomic_store(fail_at, k);
+        rc = o->run();
+        is_done = atomic_exchange(fail_at, -1) >= 0;
+        if (is_done)
+            ck_assert_msg(rc == 0, "%s: %d", o->name, rc);
+        else if (fail_at == &core__alloc_fail_at)
+            /* delta_compile() takes jansson's lack of memory for bad syntax; if we did,
+             * the state would show it. */
+            ck_assert_msg(rc == 0 || rc == CORE_E_NOMEM || rc == CORE_E_ADAPTER_INVALID,
+                          "%s, fault %ld: %s", o->name, k, core_code_text(rc));
+        else
+            ck_assert_msg(rc == 0 || rc == CORE_E_STORE_UNAVAILABLE ||
+                              (rc == CORE_E_STORE_FULL && ads__fail_errno == ENOSPC),
+                          "%s, fault %ld: %s", o->name, k, core_code_text(rc));
+        check_failed(o, k, rc);
+    }
+    ck_assert_int_gt(k, 5); /* the sweep did fail something */
+    core_buf_release(&before);
+    core_buf_release(&after);
+    core_buf_release(&now);
+}
+
+START_TEST(every_allocation_may_fail)
+{
+    sweep(&core__alloc_fail_at, &operation[_i]);
+}
+END_TEST
+
+START_TEST(every_system_call_may_fail)
+{
+    ads__fail_errno = EIO;
+    sweep(&ads__fail_at, &operation[_i]);
+}
+END_TEST
+
+START_TEST(the_disk_may_be_full)
+{
+    ads__fail_errno = ENOSPC;
+    sweep(&ads__fail_at, &operation[_i]);
+}
+END_TEST
+
+/* A disk that goes away and stays away, as a crash at that call would: what is found
+ * later is the state before or the state after. */
+START_TEST(every_system_call_may_be_the_last)
+{
+    const struct operation *o = &operation[_i];
+
+    learn(o);
+    for (long k = 0;; k++) {
+        ck_assert_int_lt(k, 3000);
+        start_from_saved(o);
+        ads__fail_sticky = true;
+        atomic_store(&ads__fail_at, k);
+        const int rc = o->run();
+        const bool is_done = atomic_exchange(&ads__fail_at, -1) > 0;
+
+        ads__fail_sticky = false;
+        if (is_done && rc == 0)
+            break;
+        ads_fx_reopen(&fx);
+        ads_fx_dump(&fx, false, &now);
+        ck_assert_msg(strcmp(now.p, after.p) == 0 || (rc < 0 && strcmp(now.p, before.p) == 0),
+                      "%s, dead after call %ld: found\n%s", o->name, k, now.p);
+        ck_assert_uint_eq(ads_fx_count(&fx, "tmp"), 0);
+        if (strcmp(now.p, before.p) == 0)
+            ck_assert_int_eq(o->run(), 0);
+    }
+    core_buf_release(&before);
+    core_buf_release(&after);
+    core_buf_release(&now);
+}
+END_TEST
+
+Suite *store_faults_suite(void)
+{
+    Suite *s = suite_create("adapters_store/faults");
+    TCase *t = tcase_create("faults");
+
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_set_timeout(t, 120);
+    tcase_add_loop_test(t, every_allocation_may_fail, 0, N_OPERATIONS);
+    tcase_add_loop_test(t, every_system_call_may_fail, 0, N_OPERATIONS);
+    tcase_add_loop_test(t, the_disk_may_be_full, 0, N_OPERATIONS);
+    tcase_add_loop_test(t, every_system_call_may_be_the_last, 0, N_OPERATIONS);
+    suite_add_tcase(s, t);
+    return s;
+}

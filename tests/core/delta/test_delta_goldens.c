@@ -1,0 +1,263 @@
+/* Every adapter that the libraries really saved compiles, and says what it is. Damaged
+ * copies of them are refused. What they compute is the engine's test. */
+#include <jansson.h>
+
+#include "tests/core/delta/delta_fixture.h"
+
+Suite *delta_goldens_suite(void);
+
+static const char *const bases[] = {"bert", "llama", "llama-untied"};
+
+static json_t *golden_of(const char *cell)
+{
+    char path[300];
+    json_error_t e;
+    json_t *j;
+
+    snprintf(path, sizeof(path), "tests/golden/cells/%s/golden.json", cell);
+    j = json_load_file(path, 0, &e);
+    ck_assert_msg(j != NULL, "%s: %s", path, e.text);
+    return j;
+}
+
+/* The base that a cell's name begins with: the longest that fits. */
+static bool is_of_base(const char *cell, const char *base)
+{
+    const size_t n = strlen(base);
+
+    if (strncmp(cell, base, n) != 0 || cell[n] != '-')
+        return false;
+    return strcmp(base, "llama") != 0 || strncmp(cell, "llama-untied-", 13) != 0;
+}
+
+static void check_cell(const char *cell, const struct adapter *a)
+{
+    json_t *golden = golden_of(cell);
+    const char *method = json_string_value(json_object_get(golden, "method"));
+    const char *kind = json_string_value(json_object_get(golden, "kind"));
+    struct core_err err = {0};
+    struct delta *d = NULL;
+    const int rc = delta_compile(&d, fixture_model, a->file, a->n, &err);
+
+    ck_assert_msg(rc == 0, "%s: %s: %s", cell, core_code_text(rc), err.msg);
+    ck_assert_msg(strcmp(d->method, method) == 0, "%s: got method %s, expected %s", cell,
+                  d->method, method);
+    ck_assert_msg(strcmp(delta_kind_text(d->head.kind), kind) == 0, "%s: got %s, expected %s",
+                  cell, delta_kind_text(d->head.kind), kind);
+    delta_free(d);
+    json_decref(golden);
+}
+
+START_TEST(every_cell_compiles_to_its_method_and_kind)
+{
+    DIR *dir = opendir("tests/golden/cells");
+    unsigned n_cells = 0;
+    struct dirent *e;
+
+    ck_assert_ptr_nonnull(dir);
+    fixture_model = open_base(bases[_i]);
+    while ((e = readdir(dir))) {
+        struct adapter a = {0};
+
+        if (!is_of_base(e->d_name, bases[_i]) || !load_cell(&a, e->d_name))
+            continue;
+        check_cell(e->d_name, &a);
+        drop_adapter(&a);
+        n_cells++;
+    }
+    closedir(dir);
+    close_model();
+    ck_assert_uint_ge(n_cells, 5);
+}
+END_TEST
+
+/* ---- programs in words ---------------------------------------------------------------- */
+
+static const struct {
+    const char *base, *cell, *line[6];
+} programs[] = {
+    {"bert",
+     "bert-peft-lora-bias-all",
+     {"NORM embed_norm, attn_norm, ffn_norm x7 replaced",
+      "BIAS q_proj, k_proj, v_proj, o_proj, up_proj, down_proj, pooler x19 replaced",
+      "LOWRANK q_proj, v_proj x6 rank 5, scale 1.8", "HEAD pooler x1 classification, 3 labels, 1 layer"}},
+    {"bert",
+     "bert-peft-lora-f16",
+     {"LOWRANK q_proj, v_proj x6 rank 5, scale 1.8, F16",
+      "HEAD pooler x1 classification, 3 labels, 1 layer"}},
+    {"bert",
+     "bert-peft-ia3-bin",
+     {"SCALE k_proj, v_proj x6 output", "SCALE o_proj, down_proj x6 input",
+      "HEAD every token x1 tagging, 3 labels, 1 layer"}},
+    {"bert",
+     "bert-ah-houlsby",
+     {"LOWRANK attn_join, ffn_join x6 sequential, width 10, silu, scale 1",
+      "HEAD first token x1 classification, 3 labels, 2 layers"}},
+    {"bert",
+     "bert-ah-par",
+     {"LOWRANK ffn_join x3 parallel, width 20, relu, scale 4",
+      "HEAD first token x1 classification, 3 labels, 2 layers"}},
+    {"bert",
+     "bert-ah-prefix-leave-out",
+     {"KV_PREFIX attn x2 7 tokens", "HEAD first token x1 classification, 3 labels, 2 layers"}},
+    {"bert", "bert-peft-lora-embed", {"LOWRANK q_proj, v_proj x6 rank 5, scale 1.8",
+                                      "HEAD mean x1 embedding, 40 values, normalized"}},
+    {"llama",
+     "llama-peft-lora-lm-head",
+     {"LOWRANK q_proj, v_proj x6 rank 5, scale 1.8", "HEAD last token x1 generation, own LM head"}},
+    {"llama",
+     "llama-peft-prefix",
+     {"KV_PREFIX attn x3 5 tokens", "HEAD last token x1 generation, the base's LM head"}},
+};
+
+START_TEST(a_program_reads_as_people_say_it)
+{
+    struct delta_line line[8];
+    struct adapter a = {0};
+    struct delta *d;
+    size_t n, n_bytes = 0;
+    char got[400];
+
+    fixture_model = open_base(programs[_i].base);
+    ck_assert(load_cell(&a, programs[_i].cell));
+    d = compile(&a);
+    n = delta_lines(d, line, 8);
+    ck_assert_uint_le(n, 6);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(got, sizeof(got), "%s %s x%u %s", delta_op_text(line[i].kind), line[i].sites,
+                 line[i].count, line[i].detail);
+        ck_assert_str_eq(got, programs[_i].line[i] ? programs[_i].line[i] : "(no line)");
+        n_bytes += line[i].n_bytes;
+    }
+    ck_assert_ptr_null(programs[_i].line[n]);
+    ck_assert_uint_lt(n_bytes, d->n_bytes);
+    ck_assert_uint_eq(delta_lines(d, line, 1), n);
+    ck_assert_uint_eq(delta_lines(d, NULL, 0), n);
+    delta_free(d);
+    drop_adapter(&a);
+    close_model();
+}
+END_TEST
+
+START_TEST(the_base_task_answers_as_its_kind_of_model)
+{
+    struct delta *d = NULL;
+
+    fixture_model = open_base(bases[_i]);
+    ck_assert_int_eq(delta_base(&d, fixture_model, NULL), 0);
+    ck_assert_int_eq(d->head.kind, _i == 0 ? DELTA_EMBEDDING : DELTA_GENERATION);
+    ck_assert_uint_eq(d->head.n_labels, _i == 0 ? model_config(fixture_model)->d_model
+                                               : model_config(fixture_model)->n_vocab);
+    ck_assert_uint_eq(d->n_ops, 0);
+    ck_assert_uint_eq(d->first_layer, model_config(fixture_model)->n_layers);
+    ck_assert_str_eq(d->method, "base");
+    delta_free(d);
+    close_model();
+}
+END_TEST
+
+START_TEST(resident_bytes_are_about_those_of_the_file)
+{
+    struct adapter a = {0};
+    struct delta *d;
+
+    open_bert();
+    ck_assert(load_cell(&a, "bert-peft-lora-patterns"));
+    d = compile(&a);
+    ck_assert_uint_le(
+        d->n_bytes * 10,
+        core_file_find(a.file, a.n, "adapter_model.safetensors")->n_bytes * 12);
+    ck_assert_uint_eq((uintptr_t)d % 64, 0);
+    for (uint32_t i = 0; i < d->n_ops; i++) {
+        ck_assert_uint_eq((uintptr_t)d->op[i].lowrank.down.data % 64, 0);
+        ck_assert_uint_eq((uintptr_t)d->op[i].lowrank.up.data % 64, 0);
+    }
+    delta_free(d);
+    drop_adapter(&a);
+    close_model();
+}
+END_TEST
+
+/* ---- damage ------------------------------------------------------------------------- */
+
+static const char *const damaged[] = {"bert-peft-lora", "bert-peft-lora-bin", "bert-ah-ln-before",
+                                      "bert-ah-head-pooler", "bert-delta-diff"};
+enum { N_DAMAGED = sizeof(damaged) / sizeof(damaged[0]) };
+
+/* Half a file is refused, whichever file it is: never a crash, never a smaller task. */
+START_TEST(a_file_cut_anywhere_is_refused)
+{
+    struct adapter a = {0};
+
+    open_bert();
+    ck_assert(load_cell(&a, damaged[_i]));
+    for (size_t k = 0; k < a.n; k++) {
+        const size_t whole = a.file[k].n_bytes;
+
+        if (strcmp(a.file[k].name, "README.md") == 0)
+            continue;
+        for (size_t n = 0; n < whole; n += 64) {
+            struct core_err err = {0};
+            struct delta *d = NULL;
+            int rc;
+
+            a.file[k].n_bytes = n;
+            rc = delta_compile(&d, fixture_model, a.file, a.n, &err);
+            ck_assert_msg(rc < 0 && rc == err.code && err.msg[0], "%s cut to %zu bytes: rc %d",
+                          a.file[k].name, n, rc);
+            ck_assert_ptr_null(d);
+        }
+        a.file[k].n_bytes = whole;
+    }
+    drop_adapter(&a);
+    close_model();
+}
+END_TEST
+
+START_TEST(every_allocation_failure_is_reported_and_leaks_nothing)
+{
+    struct adapter a = {0};
+
+    open_bert();
+    ck_assert(load_cell(&a, damaged[_i]));
+    for (long k = 0;; k++) {
+        struct core_err err = {0};
+        struct delta *d = NULL;
+        int rc;
+
+        ck_assert_int_lt(k, 20000);
+        core__alloc_fail_at = k;
+        rc = delta_compile(&d, fixture_model, a.file, a.n, &err);
+        core__alloc_fail_at = -1;
+        if (rc == 0) {
+            ck_assert_int_gt(k, 10);
+            delta_free(d);
+            break;
+        }
+        ck_assert_msg(rc == CORE_E_NOMEM && err.code == CORE_E_NOMEM, "allocation %ld: %s (%s)", k,
+                      core_code_text(rc), err.msg);
+        ck_assert_ptr_null(d);
+    }
+    drop_adapter(&a);
+    close_model();
+}
+END_TEST
+
+Suite *delta_goldens_suite(void)
+{
+    Suite *s = suite_create("delta_goldens");
+    TCase *t = tcase_create("goldens");
+    TCase *damage = tcase_create("damage");
+
+    tcase_add_loop_test(t, every_cell_compiles_to_its_method_and_kind, 0, 3);
+    tcase_add_loop_test(t, a_program_reads_as_people_say_it, 0,
+                        sizeof(programs) / sizeof(programs[0]));
+    tcase_add_loop_test(t, the_base_task_answers_as_its_kind_of_model, 0, 3);
+    tcase_add_test(t, resident_bytes_are_about_those_of_the_file);
+    suite_add_tcase(s, t);
+    tcase_add_loop_test(damage, a_file_cut_anywhere_is_refused, 0, N_DAMAGED);
+    tcase_add_loop_test(damage, every_allocation_failure_is_reported_and_leaks_nothing, 0,
+                        N_DAMAGED);
+    suite_add_tcase(s, damage);
+    return s;
+}

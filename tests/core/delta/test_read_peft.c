@@ -1,0 +1,595 @@
+/* PEFT's files: values arrive where they belong, scales follow the configuration, and
+ * what is not computed is refused by name. */
+#include <math.h>
+
+#include "tests/core/delta/delta_fixture.h"
+
+Suite *read_peft_suite(void);
+
+#define LAYER0 "base_model.model.bert.encoder.layer.0."
+#define QUERY LAYER0 "attention.self.query"
+
+static const struct made head[] = {
+    {.name = "base_model.model.classifier.weight", .d0 = 3, .d1 = 40, .base = 0.5f},
+    {.name = "base_model.model.classifier.bias", .d0 = 3, .base = -1.0f},
+};
+
+/* One LoRA pair of rank 4 on the first query, and a classifier. */
+static const struct made pair[] = {
+    {.name = QUERY ".lora_A.weight", .d0 = 4, .d1 = 40, .base = 0.1f},
+    {.name = QUERY ".lora_B.weight", .d0 = 40, .d1 = 4, .base = -0.3f},
+    {.name = "base_model.model.classifier.weight", .d0 = 3, .d1 = 40, .base = 0.5f},
+    {.name = "base_model.model.classifier.bias", .d0 = 3, .base = -1.0f},
+    {0},
+};
+
+static void put_config(struct adapter *a, const char *type, const char *more)
+{
+    char text[20000];
+
+    snprintf(text, sizeof(text), "{\"peft_type\": \"%s\", \"task_type\": \"SEQ_CLS\"%s%s}", type,
+             *more ? ", " : "", more);
+    put_text(a, "adapter_config.json", text);
+}
+
+static void make(struct adapter *a, const char *type, const char *more, const struct made *t)
+{
+    put_config(a, type, more);
+    put_tensors(a, "adapter_model.safetensors", t);
+}
+
+/* An adapter of these tensors is refused. */
+static void refused_tensors(const char *type, const struct made *t, int code, const char *text)
+{
+    struct adapter a = {0};
+
+    make(&a, type, "", t);
+    refused(&a, code, text);
+    drop_adapter(&a);
+}
+
+/* ---- LoRA -------------------------------------------------------------------------- */
+
+START_TEST(a_lora_pair_arrives_with_up_transposed)
+{
+    struct adapter a = {0};
+    struct delta *d;
+    const struct delta_op *op;
+    const float *down, *up;
+
+    make(&a, "LORA", "\"lora_alpha\": 10, \"a key of tomorrow\": [1]", pair);
+    d = compile(&a);
+    drop_adapter(&a); /* nothing of the files is needed any more */
+    op = op_at(d, 0, SITE_Q, DELTA_LOWRANK);
+    ck_assert(op->lowrank.scale == 2.5f);
+    ck_assert_int_eq(op->lowrank.act, KERN_ACT_NONE);
+    ck_assert_ptr_null(op->lowrank.join);
+    ck_assert_uint_eq(op->lowrank.down.n_rows, 4);
+    ck_assert_uint_eq(op->lowrank.up.n_cols, 40);
+    down = op->lowrank.down.data;
+    up = op->lowrank.up.data;
+    for (size_t r = 0; r < 4; r++)
+        for (size_t i = 0; i < 40; i++) {
+            ck_assert(down[r * 40 + i] == made_value(&pair[0], r * 40 + i));
+            ck_assert(up[r * 40 + i] == made_value(&pair[1], i * 4 + r));
+        }
+    ck_assert_int_eq(d->head.kind, DELTA_CLASSIFICATION);
+    ck_assert_int_eq(d->head.pool, DELTA_POOL_POOLER);
+    ck_assert_uint_eq(d->head.n_labels, 3);
+    ck_assert_ptr_null(d->head.label);
+    ck_assert_uint_eq(d->first_layer, 0);
+    ck_assert_uint_eq(d->position_shift, 0);
+    delta_free(d);
+}
+END_TEST
+
+static const struct {
+    const char *config;
+    double scale; /* of the first query, rank 4; negative: refused */
+} alphas[] = {
+    {"", 2.0},
+    {"\"lora_alpha\": 6", 1.5},
+    {"\"lora_alpha\": 6, \"r\": 64", 1.5}, /* the rank is A's, not the file's */
+    {"\"lora_alpha\": 6, \"use_rslora\": true", 3.0},
+    {"\"alpha_pattern\": {\"query\": 12}", 3.0},
+    {"\"alpha_pattern\": {\"quer\": 12, \"uery\": 16}", 2.0}, /* whole segments */
+    {"\"alpha_pattern\": {\"layer.0.attention.self.query\": 12}", 3.0},
+    {"\"alpha_pattern\": {\"bert.encoder.layer.0.attention.self.query\": 12}", 3.0},
+    {"\"alpha_pattern\": {\"layer\\\\.[1-9]\\\\..*query\": 12, \"self.(key|query)\": 20}", 5.0},
+    {"\"alpha_pattern\": {\"query\": 12, \"self.query\": 20}", 3.0}, /* the first wins */
+    {"\"alpha_pattern\": {\"(\": 12}", -1},
+    {"\"alpha_pattern\": {\"query\": \"12\"}", -1},
+    {"\"alpha_pattern\": {\"((((.*)*)*)*)*x\": 12}", -1}, /* would take ages */
+    {"\"lora_alpha\": \"6\"", -1},
+    {"\"use_rslora\": 1", -1},
+};
+
+START_TEST(the_scale_follows_alpha_rank_and_patterns)
+{
+    struct adapter a = {0};
+
+    make(&a, "LORA", alphas[_i].config, pair);
+    if (alphas[_i].scale < 0) {
+        refused(&a, CORE_E_ADAPTER_INVALID, "");
+    } else {
+        struct delta *d = compile(&a);
+
+        ck_assert_msg(fabs((double)op_at(d, 0, SITE_Q, DELTA_LOWRANK)->lowrank.scale -
+                           alphas[_i].scale) < 1e-6,
+                      "%s", alphas[_i].config);
+        delta_free(d);
+    }
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(names_of_old_files_and_biases_of_B_are_read)
+{
+    const struct made old[] = {{.name = QUERY ".lora_A", .d0 = 2, .d1 = 40},
+                               {.name = QUERY ".lora_B", .d0 = 40, .d1 = 2},
+                               {.name = LAYER0 "output.dense.lora_A.weight", .d0 = 1, .d1 = 90},
+                               {.name = LAYER0 "output.dense.lora_B.weight", .d0 = 40, .d1 = 1},
+                               {.name = LAYER0 "output.dense.lora_B.bias", .d0 = 40, .base = 7},
+                               {.name = LAYER0 "output.dense.base_layer.bias", .d0 = 40, .base = 9},
+                               {.name = LAYER0 "intermediate.dense.bias", .d0 = 90, .base = 3},
+                               head[0],
+                               head[1],
+                               {0}};
+    struct adapter a = {0};
+    struct delta *d;
+
+    make(&a, "LORA", "\"bias\": \"all\"", old);
+    d = compile(&a);
+    ck_assert_uint_eq(op_at(d, 0, SITE_Q, DELTA_LOWRANK)->lowrank.down.n_rows, 2);
+    ck_assert(op_at(d, 0, SITE_DOWN, DELTA_LOWRANK)->lowrank.up_bias[0] == 7.0f);
+    ck_assert(op_at(d, 0, SITE_DOWN, DELTA_BIAS)->bias.vec[0] == 9.0f);
+    ck_assert(!op_at(d, 0, SITE_DOWN, DELTA_BIAS)->bias.is_add);
+    ck_assert(op_at(d, 0, SITE_UP, DELTA_BIAS)->bias.vec[1] == 3.01f);
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(a_pair_on_the_word_embeddings_is_gathered_by_token)
+{
+    const struct made embed[] = {
+        {.name = "base_model.model.bert.embeddings.word_embeddings.lora_embedding_A",
+         .d0 = 2,
+         .d1 = 103},
+        {.name = "base_model.model.bert.embeddings.word_embeddings.lora_embedding_B",
+         .d0 = 40,
+         .d1 = 2},
+        head[0],
+        head[1],
+        {0}};
+    struct adapter a = {0};
+    const struct delta_op *op;
+    struct delta *d;
+
+    make(&a, "LORA", "", embed);
+    d = compile(&a);
+    op = op_at(d, 0, SITE_EMBED_TOKENS, DELTA_LOWRANK);
+    ck_assert_uint_eq(op->lowrank.down.n_rows, 103);
+    ck_assert_uint_eq(op->lowrank.down.n_cols, 2);
+    for (size_t v = 0; v < 103; v++)
+        ck_assert(((const float *)op->lowrank.down.data)[2 * v + 1] ==
+                  made_value(&embed[0], 103 + v));
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
+static const char *const options[] = {
+    "\"use_dora\": true",
+    "\"layer_replication\": [[0, 2]]",
+    "\"target_parameters\": [\"w\"]",
+    "\"alora_invocation_tokens\": [5]",
+    "\"use_qalora\": true",
+    "\"use_bdlora\": {\"nblocks\": 2}",
+    "\"trainable_token_indices\": [1]",
+    "\"arrow_config\": {\"top_k\": 1}",
+    "\"kasa_config\": {\"beta\": 1}",
+    "\"megatron_config\": {\"x\": 1}",
+    "\"init_lora_weights\": \"pissa_niter_4\"",
+    "\"init_lora_weights\": \"olora\"",
+    "\"init_lora_weights\": \"corda\"",
+    "\"init_lora_weights\": \"loftq\"",
+};
+
+START_TEST(an_option_that_is_not_computed_is_refused_by_name)
+{
+    char name[64] = "";
+    struct adapter a = {0};
+
+    sscanf(options[_i], "\"%63[^\"]", name);
+    make(&a, "LORA", options[_i], pair);
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, name);
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(a_method_or_task_type_that_is_not_computed_is_refused_by_name)
+{
+    static const char *const types[] = {"ADALORA", "PROMPT_TUNING", "VERA", "\\u0001 nonsense"};
+    struct adapter a = {0};
+
+    for (size_t i = 0; i < 4; i++) {
+        make(&a, types[i], "", pair);
+        refused(&a, CORE_E_ADAPTER_UNSUPPORTED, i == 3 ? "? nonsense" : types[i]);
+    }
+    make(&a, "LORA", "\"task_type\": \"QUESTION_ANS\"", pair);
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "QUESTION_ANS");
+    drop_adapter(&a);
+}
+END_TEST
+
+/* ---- other methods --------------------------------------------------------------------- */
+
+START_TEST(ia3_vectors_scale_inputs_or_outputs_by_their_shape)
+{
+    const struct made t[] = {{.name = LAYER0 "attention.self.key.ia3_l", .d0 = 40, .d1 = 1},
+                             {.name = LAYER0 "output.dense.ia3_l", .d0 = 1, .d1 = 90, .base = 2},
+                             head[0],
+                             head[1],
+                             {0}};
+    struct adapter a = {0};
+    struct delta *d;
+
+    make(&a, "IA3", "", t);
+    d = compile(&a);
+    ck_assert_int_eq(op_at(d, 0, SITE_K, DELTA_SCALE)->scale.at, DELTA_SCALE_OUT);
+    ck_assert(op_at(d, 0, SITE_K, DELTA_SCALE)->scale.vec[39] == made_value(&t[0], 39));
+    ck_assert_int_eq(op_at(d, 0, SITE_DOWN, DELTA_SCALE)->scale.at, DELTA_SCALE_IN);
+    ck_assert(op_at(d, 0, SITE_DOWN, DELTA_SCALE)->scale.vec[89] == made_value(&t[1], 89));
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(a_prefix_interleaves_keys_and_values_and_shifts_positions)
+{
+    const struct made t[] = {{.name = "prompt_embeddings", .d0 = 5, .d1 = 240},
+                             {.name = "base_model.classifier.weight", .d0 = 1, .d1 = 40},
+                             {.name = "base_model.classifier.bias", .d0 = 1},
+                             {0}};
+    struct adapter a = {0};
+    struct delta *d;
+
+    make(&a, "PREFIX_TUNING", "\"num_virtual_tokens\": 5", t);
+    d = compile(&a);
+    ck_assert_uint_eq(d->position_shift, 5);
+    ck_assert_uint_eq(d->n_prefix_max, 5);
+    ck_assert_int_eq(d->head.kind, DELTA_REGRESSION); /* one output */
+    for (unsigned l = 0; l < 3; l++) {
+        const struct delta_op *op = op_at(d, l, SITE_ATTN, DELTA_KV_PREFIX);
+
+        ck_assert_uint_eq(op->kv_prefix.n_tokens, 5);
+        for (size_t i = 0; i < 5; i++)
+            for (size_t c = 0; c < 40; c++) {
+                const size_t at = i * 240 + (size_t)l * 80 + c;
+
+                ck_assert(op->kv_prefix.k[i * 40 + c] == made_value(&t[0], at));
+                ck_assert(op->kv_prefix.v[i * 40 + c] == made_value(&t[0], at + 40));
+            }
+    }
+    delta_free(d);
+    put_config(&a, "PREFIX_TUNING", "\"num_virtual_tokens\": 6");
+    refused(&a, CORE_E_ADAPTER_MISMATCH, "prompt_embeddings: got [5, 240]");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(a_trained_norm_keeps_what_it_does_not_replace)
+{
+    const struct made t[] = {
+        {.name = LAYER0 "output.LayerNorm.ln_tuning_layers.weight", .d0 = 40, .base = 1},
+        head[0],
+        head[1],
+        {0}};
+    struct adapter a = {0};
+    struct delta *d;
+
+    make(&a, "LN_TUNING", "", t);
+    d = compile(&a);
+    ck_assert(op_at(d, 0, SITE_FFN_NORM, DELTA_NORM)->norm.gamma[0] == 1.0f);
+    ck_assert_ptr_null(op_at(d, 0, SITE_FFN_NORM, DELTA_NORM)->norm.beta);
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
+/* ---- heads --------------------------------------------------------------------------- */
+
+START_TEST(an_own_pooler_becomes_a_step_of_the_head)
+{
+    const struct made t[] = {{.name = "base_model.model.bert.pooler.dense.weight", .d0 = 40, .d1 = 40},
+                             {.name = "base_model.model.bert.pooler.dense.bias", .d0 = 40},
+                             head[0],
+                             head[1],
+                             {0}};
+    const struct made bias[] = {t[1], head[0], head[1], {0}};
+    const struct made weight[] = {t[0], head[0], head[1], {0}};
+    struct adapter a = {0};
+    struct delta *d;
+
+    make(&a, "LORA", "", t);
+    d = compile(&a);
+    ck_assert_int_eq(d->head.pool, DELTA_POOL_CLS);
+    ck_assert_uint_eq(d->head.n_steps, 2);
+    ck_assert_int_eq(d->head.step[0].act, KERN_ACT_TANH);
+    ck_assert_int_eq(d->head.step[1].act, KERN_ACT_NONE);
+    ck_assert_uint_eq(d->first_layer, 3);
+    delta_free(d);
+    make(&a, "LORA", "", bias); /* alone it changes the base's pooler */
+    d = compile(&a);
+    ck_assert_int_eq(d->head.pool, DELTA_POOL_POOLER);
+    op_at(d, 0, SITE_POOLER, DELTA_BIAS);
+    ck_assert_uint_eq(d->first_layer, 3);
+    delta_free(d);
+    make(&a, "LORA", "", weight);
+    refused(&a, CORE_E_ADAPTER_INVALID, "pooler.dense.weight");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(without_a_task_type_the_class_of_the_model_tells)
+{
+    static const struct {
+        const char *class_name;
+        int kind;
+    } known[] = {
+        {"BertForSequenceClassification", DELTA_CLASSIFICATION},
+        {"BertForTokenClassification", DELTA_TAGGING},
+    };
+    char more[200];
+    struct adapter a = {0};
+    struct delta *d;
+
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(more, sizeof(more),
+                 "\"task_type\": null, \"auto_mapping\": {\"base_model_class\": \"%s\"}",
+                 known[i].class_name);
+        make(&a, "LORA", more, pair);
+        d = compile(&a);
+        ck_assert_int_eq(d->head.kind, known[i].kind);
+        delta_free(d);
+    }
+    make(&a, "LORA", "\"task_type\": null", pair);
+    refused(&a, CORE_E_ADAPTER_INVALID, "\"head\" in task.json");
+    put_text(&a, "task.json", "{\"head\": \"tagging\"}");
+    d = compile(&a);
+    ck_assert_int_eq(d->head.kind, DELTA_TAGGING);
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(a_head_that_does_not_fit_is_refused)
+{
+    struct adapter a = {0};
+    const struct made no_head[] = {pair[0], pair[1], {0}};
+    const struct made wide[] = {
+        {.name = "base_model.model.classifier.weight", .d0 = 3, .d1 = 41}, {0}};
+
+    make(&a, "LORA", "", no_head);
+    refused(&a, CORE_E_ADAPTER_INVALID, "no head");
+    put_config(&a, "LORA", "\"task_type\": \"CAUSAL_LM\"");
+    refused(&a, CORE_E_ADAPTER_MISMATCH, "encoder");
+    make(&a, "LORA", "\"task_type\": \"FEATURE_EXTRACTION\"", pair);
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "classifier.bias is left over");
+    make(&a, "LORA", "", wide);
+    refused(&a, CORE_E_ADAPTER_MISMATCH, "classifier.weight: got [3, 41], expected [3, 40]");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(a_vocabulary_of_another_size_is_a_mismatch)
+{
+    const struct made t[] = {{.name = "base_model.model.lm_head.weight", .d0 = 302, .d1 = 56}, {0}};
+    struct adapter a = {0};
+
+    make(&a, "LORA", "\"task_type\": \"CAUSAL_LM\"", t);
+    refused(&a, CORE_E_ADAPTER_MISMATCH, "302");
+    drop_adapter(&a);
+}
+END_TEST
+
+/* ---- hostile and mistaken files --------------------------------------------------------- */
+
+static const float not_a_number[40] = {[17] = NAN}, infinite[160] = {[3] = -INFINITY};
+
+static const struct {
+    struct made t[4];
+    int code;
+    const char *text;
+} mistakes[] = {
+    {{{.name = QUERY ".lora_A.weight", .d0 = 4, .d1 = 41},
+      {.name = QUERY ".lora_B.weight", .d0 = 40, .d1 = 4}},
+     CORE_E_ADAPTER_MISMATCH,
+     "query.lora_A.weight: got [4, 41], expected [4, 40]"},
+    {{{.name = QUERY ".lora_A.weight", .d0 = 4, .d1 = 40},
+      {.name = QUERY ".lora_B.weight", .d0 = 40, .d1 = 5}},
+     CORE_E_ADAPTER_MISMATCH,
+     "query.lora_B.weight: got [40, 5], expected [40, 4]"},
+    {{{.name = QUERY ".lora_A.weight", .d0 = 160}, {.name = QUERY ".lora_B.weight", .d0 = 40, .d1 = 4}},
+     CORE_E_ADAPTER_MISMATCH,
+     "query.lora_A.weight: got [160]"},
+    {{{.name = QUERY ".lora_A.weight", .d0 = 4, .d1 = 40}},
+     CORE_E_ADAPTER_INVALID,
+     "without its lora_B.weight"},
+    {{{.name = QUERY ".lora_B.weight", .d0 = 40, .d1 = 4}},
+     CORE_E_ADAPTER_UNSUPPORTED,
+     "query.lora_B.weight is left over"},
+    {{{.name = QUERY ".lora_A.weight", .d0 = 4, .d1 = 40, .value = infinite},
+      {.name = QUERY ".lora_B.weight", .d0 = 40, .d1 = 4}},
+     CORE_E_ADAPTER_INVALID,
+     "query.lora_A.weight holds a value that is not finite"},
+    {{{.name = QUERY ".bias", .d0 = 40, .value = not_a_number}},
+     CORE_E_ADAPTER_INVALID,
+     "query.bias holds a value that is not finite"},
+    {{{.name = QUERY ".bias", .d0 = 39}},
+     CORE_E_ADAPTER_MISMATCH,
+     "query.bias: got [39], expected [40]"},
+    {{{.name = QUERY ".bias", .d0 = 40, .is_i8 = true}}, CORE_E_ADAPTER_UNSUPPORTED, "type I8"},
+    {{{.name = QUERY ".weight", .d0 = 40, .d1 = 40}},
+     CORE_E_ADAPTER_UNSUPPORTED,
+     "query.weight is left over"},
+    {{{.name = "base_model.model.bert.embeddings.word_embeddings.base_layer.weight",
+       .d0 = 103,
+       .d1 = 40}},
+     CORE_E_ADAPTER_UNSUPPORTED,
+     "word_embeddings.base_layer.weight is left over"},
+    {{{.name = "base_model.model.bert.embeddings.word_embeddings.token_adapter."
+               "trainable_tokens_delta",
+       .d0 = 2,
+       .d1 = 40}},
+     CORE_E_ADAPTER_UNSUPPORTED,
+     "trainable_tokens_delta is left over"},
+    {{{.name = QUERY ".lora_magnitude_vector", .d0 = 40}},
+     CORE_E_ADAPTER_UNSUPPORTED,
+     "lora_magnitude_vector is left over"},
+    {{{.name = "base_model.model.bert.encoder.layer.3.attention.self.query.lora_A.weight",
+       .d0 = 4,
+       .d1 = 40},
+      {.name = "base_model.model.bert.encoder.layer.3.attention.self.query.lora_B.weight",
+       .d0 = 40,
+       .d1 = 4}},
+     CORE_E_ADAPTER_MISMATCH,
+     "no module 'bert.encoder.layer.3.attention.self.query'"},
+    {{{.name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", .d0 = 4, .d1 = 40},
+      {.name = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", .d0 = 40, .d1 = 4}},
+     CORE_E_ADAPTER_MISMATCH,
+     "no module 'model.layers.0.self_attn.q_proj'"},
+    {{{.name = QUERY ".bias", .d0 = 40}, {.name = QUERY ".base_layer.bias", .d0 = 40}},
+     CORE_E_ADAPTER_INVALID,
+     "two BIAS for encoder.layer.0.attention.self.query"},
+    {{{.name = LAYER0 "output.LayerNorm.bias", .d0 = 40},
+      {.name = "base_model.model.encoder.layer.0.output.LayerNorm.bias", .d0 = 40}},
+     CORE_E_ADAPTER_INVALID,
+     "given twice"},
+    {{{.name = LAYER0 "output.LayerNorm.lora_A.weight", .d0 = 4, .d1 = 40},
+      {.name = LAYER0 "output.LayerNorm.lora_B.weight", .d0 = 40, .d1 = 4}},
+     CORE_E_ADAPTER_UNSUPPORTED,
+     "LOWRANK is not computed at encoder.layer.0.output.LayerNorm"},
+};
+
+START_TEST(a_mistake_is_refused_with_the_tensor_named)
+{
+    struct made t[8] = {head[0], head[1]};
+    size_t n = 2;
+
+    for (size_t i = 0; i < 4 && mistakes[_i].t[i].name; i++)
+        t[n++] = mistakes[_i].t[i];
+    refused_tensors("LORA", t, mistakes[_i].code, mistakes[_i].text);
+}
+END_TEST
+
+START_TEST(doubles_become_floats_and_other_methods_keep_to_their_names)
+{
+    const struct made t[] = {{.name = QUERY ".lora_A.weight", .d0 = 4, .d1 = 40, .is_f64 = true},
+                             {.name = QUERY ".lora_B.weight", .d0 = 40, .d1 = 4, .is_f64 = true},
+                             head[0],
+                             head[1],
+                             {0}};
+    struct adapter a = {0};
+    struct delta *d;
+
+    make(&a, "LORA", "", t);
+    d = compile(&a);
+    ck_assert_int_eq(op_at(d, 0, SITE_Q, DELTA_LOWRANK)->lowrank.down.type, TENSOR_F32);
+    delta_free(d);
+    put_config(&a, "IA3", "");
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "is left over");
+    put_config(&a, "PREFIX_TUNING", "");
+    refused(&a, CORE_E_ADAPTER_INVALID, "prompt_embeddings");
+    drop_adapter(&a);
+}
+END_TEST
+
+/* A zip of a pickle that calls os.system("touch owned"). */
+static const unsigned char executable_pickle[] = {
+    0x50, 0x4b, 0x03, 0x04, 0x14, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x21, 0x00, 0x1c, 0x31,
+    0x1d, 0xeb, 0x37, 0x00, 0x00, 0x00, 0x37, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00, 0x00, 0x61, 0x72,
+    0x63, 0x68, 0x69, 0x76, 0x65, 0x2f, 0x64, 0x61, 0x74, 0x61, 0x2e, 0x70, 0x6b, 0x6c, 0x80, 0x02,
+    0x7d, 0x71, 0x00, 0x58, 0x01, 0x00, 0x00, 0x00, 0x78, 0x71, 0x01, 0x63, 0x70, 0x6f, 0x73, 0x69,
+    0x78, 0x0a, 0x73, 0x79, 0x73, 0x74, 0x65, 0x6d, 0x0a, 0x71, 0x02, 0x58, 0x0b, 0x00, 0x00, 0x00,
+    0x74, 0x6f, 0x75, 0x63, 0x68, 0x20, 0x6f, 0x77, 0x6e, 0x65, 0x64, 0x71, 0x03, 0x85, 0x71, 0x04,
+    0x52, 0x71, 0x05, 0x73, 0x2e, 0x50, 0x4b, 0x03, 0x04, 0x14, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    0x00, 0x21, 0x00, 0xd1, 0x9e, 0x67, 0x55, 0x02, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x0f,
+    0x00, 0x00, 0x00, 0x61, 0x72, 0x63, 0x68, 0x69, 0x76, 0x65, 0x2f, 0x76, 0x65, 0x72, 0x73, 0x69,
+    0x6f, 0x6e, 0x33, 0x0a, 0x50, 0x4b, 0x01, 0x02, 0x14, 0x03, 0x14, 0x00, 0x00, 0x00, 0x00, 0x00,
+    0x00, 0x00, 0x21, 0x00, 0x1c, 0x31, 0x1d, 0xeb, 0x37, 0x00, 0x00, 0x00, 0x37, 0x00, 0x00, 0x00,
+    0x10, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x80, 0x01, 0x00, 0x00,
+    0x00, 0x00, 0x61, 0x72, 0x63, 0x68, 0x69, 0x76, 0x65, 0x2f, 0x64, 0x61, 0x74, 0x61, 0x2e, 0x70,
+    0x6b, 0x6c, 0x50, 0x4b, 0x01, 0x02, 0x14, 0x03, 0x14, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    0x21, 0x00, 0xd1, 0x9e, 0x67, 0x55, 0x02, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x0f, 0x00,
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x80, 0x01, 0x65, 0x00, 0x00, 0x00,
+    0x61, 0x72, 0x63, 0x68, 0x69, 0x76, 0x65, 0x2f, 0x76, 0x65, 0x72, 0x73, 0x69, 0x6f, 0x6e, 0x50,
+    0x4b, 0x05, 0x06, 0x00, 0x00, 0x00, 0x00, 0x02, 0x00, 0x02, 0x00, 0x7b, 0x00, 0x00, 0x00, 0x94,
+    0x00, 0x00, 0x00, 0x00, 0x00,
+};
+
+START_TEST(an_executable_pickle_is_refused_by_the_name_of_its_function)
+{
+    struct adapter a = {0};
+
+    put_config(&a, "LORA", "");
+    put_file(&a, "adapter_model.bin", executable_pickle, sizeof(executable_pickle));
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "posix");
+    put_tensors(&a, "adapter_model.safetensors", pair); /* and safetensors wins */
+    delta_free(compile(&a));
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(files_of_no_library_are_refused)
+{
+    struct adapter a = {0};
+
+    refused(&a, CORE_E_ADAPTER_INVALID, "adapter_config.json");
+    put_text(&a, "adapter_config.json", "[]");
+    refused(&a, CORE_E_ADAPTER_INVALID, "not a JSON object");
+    put_text(&a, "adapter_config.json", "{\"peft_type\": 3}");
+    refused(&a, CORE_E_ADAPTER_INVALID, "library");
+    put_text(&a, "adapter_config.json", "{");
+    refused(&a, CORE_E_ADAPTER_INVALID, "adapter_config.json: line 1");
+    put_config(&a, "LORA", "");
+    refused(&a, CORE_E_ADAPTER_INVALID, "no adapter_model.safetensors");
+    put_text(&a, "delta.json", "{}");
+    refused(&a, CORE_E_ADAPTER_INVALID, "both");
+    drop_adapter(&a);
+}
+END_TEST
+
+Suite *read_peft_suite(void)
+{
+    Suite *s = suite_create("read_peft");
+    TCase *t = tcase_create("bert");
+    TCase *llama = tcase_create("llama");
+
+    tcase_add_checked_fixture(t, open_bert, close_model);
+    tcase_add_test(t, a_lora_pair_arrives_with_up_transposed);
+    tcase_add_loop_test(t, the_scale_follows_alpha_rank_and_patterns, 0,
+                        sizeof(alphas) / sizeof(alphas[0]));
+    tcase_add_test(t, names_of_old_files_and_biases_of_B_are_read);
+    tcase_add_test(t, a_pair_on_the_word_embeddings_is_gathered_by_token);
+    tcase_add_loop_test(t, an_option_that_is_not_computed_is_refused_by_name, 0,
+                        sizeof(options) / sizeof(options[0]));
+    tcase_add_test(t, a_method_or_task_type_that_is_not_computed_is_refused_by_name);
+    tcase_add_test(t, ia3_vectors_scale_inputs_or_outputs_by_their_shape);
+    tcase_add_test(t, a_prefix_interleaves_keys_and_values_and_shifts_positions);
+    tcase_add_test(t, a_trained_norm_keeps_what_it_does_not_replace);
+    tcase_add_test(t, an_own_pooler_becomes_a_step_of_the_head);
+    tcase_add_test(t, without_a_task_type_the_class_of_the_model_tells);
+    tcase_add_test(t, a_head_that_does_not_fit_is_refused);
+    tcase_add_loop_test(t, a_mistake_is_refused_with_the_tensor_named, 0,
+                        sizeof(mistakes) / sizeof(mistakes[0]));
+    tcase_add_test(t, doubles_become_floats_and_other_methods_keep_to_their_names);
+    tcase_add_test(t, an_executable_pickle_is_refused_by_the_name_of_its_function);
+    tcase_add_test(t, files_of_no_library_are_refused);
+    suite_add_tcase(s, t);
+    tcase_add_checked_fixture(llama, open_llama, close_model);
+    tcase_add_test(llama, a_vocabulary_of_another_size_is_a_mismatch);
+    suite_add_tcase(s, llama);
+    return s;
+}

@@ -1,0 +1,444 @@
+/* tests/core/engine/test_engine.c - the queue and the limits of the engine: what is
+ * refused, cancelled, drained; sampling. What a step computes: test_goldens.c. */
+#include <check.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/base/alloc.h"
+#include "core/base/err.h"
+#include "core/delta/delta.h"
+#include "core/engine/engine_internal.h"
+
+static struct model *model;
+static struct delta *base;
+static struct engine *engine;
+
+static void open_all(const char *path, const struct engine_options *opt)
+{
+    const struct model_options mo = {.levels = kern_cpu_levels()};
+    struct core_err err = {0};
+
+    ck_assert_msg(model_open(&model, path, &mo, &err) == 0, "%s", err.msg);
+    ck_assert_int_eq(delta_base(&base, model, &err), 0);
+    ck_assert_msg(engine_new(&engine, model, opt, &err) == 0, "%s", err.msg);
+}
+
+static void open_llama(void)
+{
+    const struct engine_options opt = {.n_threads = 2, .max_queue = 4, .kv_bytes = 1 << 20};
+
+    open_all("tests/golden/bases/llama", &opt);
+}
+
+static void close_all(void)
+{
+    engine_free(&engine);
+    delta_free(base);
+    model_close(&model);
+}
+
+/* ---- a job that reports to its test ------------------------------------------------ */
+
+struct seen {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int n_tokens, n_done;
+    int stop_after; /* the token callback returns false after so many; 0 = never */
+};
+#define SEEN_INIT {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0}
+
+static bool on_token(void *arg, const struct engine_token *t)
+{
+    struct seen *s = arg;
+    bool goes_on;
+
+    (void)t;
+    pthread_mutex_lock(&s->lock);
+    s->n_tokens++;
+    goes_on = s->stop_after == 0 || s->n_tokens < s->stop_after;
+    pthread_cond_signal(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    return goes_on;
+}
+
+static void on_done(void *arg, struct engine_job *job, const struct core_err *err)
+{
+    struct seen *s = arg;
+
+    (void)job, (void)err;
+    pthread_mutex_lock(&s->lock);
+    s->n_done++;
+    pthread_cond_signal(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void wait_done(struct seen *s, int n)
+{
+    pthread_mutex_lock(&s->lock);
+    while (s->n_done < n)
+        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static const int32_t prompt[] = {5, 17, 40, 99, 120};
+
+static struct engine_input input(unsigned max_tokens)
+{
+    return (struct engine_input){.delta = base, .tokens = prompt, .n_tokens = 5,
+                                 .max_tokens = max_tokens, .ignore_eos = true};
+}
+
+static struct engine_job *new_job(const struct engine_input *in, struct seen *s)
+{
+    const struct engine_callbacks cb = {.token = on_token, .done = on_done};
+    struct engine_job *job = NULL;
+    struct core_err err = {0};
+
+    ck_assert_msg(engine_job_new(&job, engine, in, &cb, s, &err) == 0, "%s", err.msg);
+    return job;
+}
+
+/* ---- tests ---------------------------------------------------------------------------- */
+
+START_TEST(inputs_that_cannot_run_are_refused_with_their_code)
+{
+    const int32_t bad_id[] = {1, 100000}, negative[] = {-1};
+    const struct engine_callbacks cb = {.done = on_done};
+    struct engine_job *job = NULL;
+    struct core_err err = {0};
+    struct engine_input in = input(1);
+
+    in.n_tokens = 0;
+    ck_assert_int_eq(engine_job_new(&job, engine, &in, &cb, NULL, &err), CORE_E_BAD_FIELD);
+    in = input(0);
+    ck_assert_int_eq(engine_job_new(&job, engine, &in, &cb, NULL, NULL), CORE_E_BAD_FIELD);
+    in = input(1u << 30);
+    ck_assert_int_eq(engine_job_new(&job, engine, &in, &cb, NULL, NULL), CORE_E_INPUT_TOO_LONG);
+    in = input(engine_context_max(engine) - 4);
+    ck_assert_int_eq(engine_job_new(&job, engine, &in, &cb, NULL, NULL), CORE_E_INPUT_TOO_LONG);
+    in = input(1);
+    in.tokens = bad_id;
+    in.n_tokens = 2;
+    ck_assert_int_eq(engine_job_new(&job, engine, &in, &cb, NULL, NULL), CORE_E_BAD_FIELD);
+    in.tokens = negative;
+    in.n_tokens = 1;
+    ck_assert_int_eq(engine_job_new(&job, engine, &in, &cb, NULL, NULL), CORE_E_BAD_FIELD);
+    ck_assert_ptr_null(job);
+}
+END_TEST
+
+START_TEST(a_context_may_be_filled_to_the_last_token)
+{
+    const struct engine_input in = input(engine_context_max(engine) - 5);
+    struct seen s = SEEN_INIT;
+    struct engine_job *job = new_job(&in, &s);
+
+    ck_assert_int_eq(engine_submit(engine, &job, 1, NULL), 0);
+    wait_done(&s, 1);
+    ck_assert_int_eq(s.n_tokens, (int)engine_context_max(engine) - 5);
+    ck_assert_int_eq(engine_job_finish(job), ENGINE_LENGTH);
+    engine_job_free(job);
+}
+END_TEST
+
+START_TEST(a_full_queue_refuses_all_of_a_submission)
+{
+    const struct engine_input in = input(2);
+    struct seen s = SEEN_INIT;
+    struct engine_job *job[5];
+    struct core_err err = {0};
+
+    for (int i = 0; i < 5; i++)
+        job[i] = new_job(&in, &s);
+    ck_assert_int_eq(engine_submit(engine, job, 5, &err), CORE_E_OVERLOADED);
+    ck_assert_int_eq(engine_submit(engine, job, 4, NULL), 0);
+    wait_done(&s, 4);
+    ck_assert_int_eq(engine_submit(engine, &job[4], 1, NULL), 0);
+    wait_done(&s, 5);
+    for (int i = 0; i < 5; i++)
+        engine_job_free(job[i]);
+}
+END_TEST
+
+START_TEST(a_token_callback_can_end_its_job)
+{
+    const struct engine_input in = input(50);
+    struct seen s = SEEN_INIT;
+    struct engine_job *job;
+    size_t n;
+
+    s.stop_after = 3;
+    job = new_job(&in, &s);
+    ck_assert_int_eq(engine_submit(engine, &job, 1, NULL), 0);
+    wait_done(&s, 1);
+    engine_job_tokens(job, &n);
+    ck_assert_uint_eq(n, 3);
+    ck_assert_int_eq(engine_job_finish(job), ENGINE_STOP);
+    engine_job_free(job);
+}
+END_TEST
+
+START_TEST(a_cancelled_job_ends_and_gives_its_memory_back)
+{
+    const struct engine_input in = input(engine_context_max(engine) - 5);
+    struct engine_stats st;
+    struct seen s = SEEN_INIT;
+    struct engine_job *job = new_job(&in, &s);
+
+    ck_assert_int_eq(engine_submit(engine, &job, 1, NULL), 0);
+    engine_cancel(engine, job);
+    wait_done(&s, 1);
+    ck_assert_int_eq(engine_job_finish(job), ENGINE_CANCELLED);
+    engine_job_free(job);
+    for (int i = 0; i < 100; i++) {
+        engine_stats(engine, &st);
+        if (st.kv_blocks_used == 0 && st.n_running == 0 && st.n_waiting == 0)
+            return;
+        usleep(10000);
+    }
+    ck_abort_msg("%llu blocks are still used", (unsigned long long)st.kv_blocks_used);
+}
+END_TEST
+
+START_TEST(a_draining_engine_finishes_what_runs_and_refuses_the_rest)
+{
+    const struct engine_input in = input(20);
+    struct seen s = SEEN_INIT;
+    struct engine_job *job = new_job(&in, &s), *late = new_job(&in, &s);
+
+    ck_assert_int_eq(engine_submit(engine, &job, 1, NULL), 0);
+    engine_drain(engine);
+    ck_assert_int_eq(engine_submit(engine, &late, 1, NULL), CORE_E_DRAINING);
+    wait_done(&s, 1);
+    ck_assert_int_eq(engine_job_finish(job), ENGINE_LENGTH);
+    engine_job_free(job);
+    engine_job_free(late);
+}
+END_TEST
+
+START_TEST(closing_the_engine_ends_every_job_as_cancelled)
+{
+    const struct engine_input in = input(engine_context_max(engine) - 5);
+    struct seen s = SEEN_INIT;
+    struct engine_job *job[3];
+
+    for (int i = 0; i < 3; i++)
+        job[i] = new_job(&in, &s);
+    ck_assert_int_eq(engine_submit(engine, job, 3, NULL), 0);
+    engine_free(&engine);
+    ck_assert_int_eq(s.n_done, 3);
+    for (int i = 0; i < 3; i++)
+        engine_job_free(job[i]);
+}
+END_TEST
+
+START_TEST(equal_seeds_give_equal_text_and_unequal_seeds_do_not)
+{
+    int32_t first[24];
+    size_t n;
+
+    for (int k = 0; k < 3; k++) {
+        struct engine_input in = input(24);
+        struct seen s = SEEN_INIT;
+        struct engine_job *job;
+
+        in.sampling = (struct engine_sampling){.temperature = 1.5f, .seed = k == 2 ? 2 : 1};
+        job = new_job(&in, &s);
+        ck_assert_int_eq(engine_submit(engine, &job, 1, NULL), 0);
+        wait_done(&s, 1);
+        const int32_t *ids = engine_job_tokens(job, &n);
+        ck_assert_uint_eq(n, 24);
+        if (k == 0)
+            memcpy(first, ids, sizeof(first));
+        else
+            ck_assert((memcmp(first, ids, sizeof(first)) == 0) == (k == 1));
+        engine_job_free(job);
+    }
+}
+END_TEST
+
+START_TEST(making_a_job_survives_every_allocation_failure)
+{
+    const struct engine_callbacks cb = {.done = on_done};
+    struct engine_input in = input(8);
+
+    in.n_logprobs = 3;
+    in.wants_logits = true;
+    for (long k = 0;; k++) {
+        struct engine_job *job = NULL;
+        struct core_err err = {0};
+        int rc;
+
+        ck_assert_int_lt(k, 100);
+        atomic_store(&core__alloc_fail_at, k);
+        rc = engine_job_new(&job, engine, &in, &cb, NULL, &err);
+        atomic_store(&core__alloc_fail_at, -1);
+        if (rc == 0) {
+            engine_job_free(job);
+            ck_assert_int_gt(k, 3);
+            return;
+        }
+        ck_assert_int_eq(rc, CORE_E_NOMEM);
+        ck_assert_int_eq(err.code, CORE_E_NOMEM);
+        ck_assert_ptr_null(job);
+    }
+}
+END_TEST
+
+/* ---- sampling ------------------------------------------------------------------------- */
+
+enum { VOCAB = 50 };
+
+/* Draws n times from the same logits; counts[i] says how often token i came. */
+static void draw_many(const struct engine_sampling *o, const float *logits, int n, int *counts)
+{
+    struct engine_sampler s = {0};
+    struct kern_table k;
+    struct engine_job job = {.in = {.sampling = *o}, .rng = 42};
+
+    kern_table_init(&k, kern_cpu_levels());
+    ck_assert_int_eq(engine__sampler_init(&s, VOCAB, NULL), 0);
+    memset(counts, 0, VOCAB * sizeof(int));
+    for (int i = 0; i < n; i++) {
+        float copy[VOCAB];
+
+        memcpy(copy, logits, sizeof(copy));
+        engine__sample(&s, &k, &job, copy);
+        counts[job.next_id]++;
+    }
+    engine__sampler_release(&s);
+}
+
+static void fill_logits(float *logits)
+{
+    for (int i = 0; i < VOCAB; i++)
+        logits[i] = (float)((i * 29) % VOCAB) * 0.1f; /* a permutation: no two alike */
+}
+
+START_TEST(draws_follow_the_softmax_of_the_temperature)
+{
+    const struct engine_sampling o = {.temperature = 0.7f};
+    float logits[VOCAB], sum = 0.0f;
+    int counts[VOCAB];
+    enum { N = 40000 };
+
+    fill_logits(logits);
+    draw_many(&o, logits, N, counts);
+    for (int i = 0; i < VOCAB; i++)
+        sum += expf(logits[i] / 0.7f);
+    for (int i = 0; i < VOCAB; i++) {
+        const float p = expf(logits[i] / 0.7f) / sum;
+        /* five standard deviations of a binomial count */
+        const float slack = 5.0f * sqrtf((float)N * p * (1.0f - p)) + 1.0f;
+
+        ck_assert_msg(fabsf((float)counts[i] - (float)N * p) < slack, "token %d: %d draws, p %g", i,
+                      counts[i], (double)p);
+    }
+}
+END_TEST
+
+START_TEST(top_k_top_p_and_min_p_leave_out_what_they_say)
+{
+    const struct engine_sampling by_k = {.temperature = 1.0f, .top_k = 3};
+    const struct engine_sampling by_p = {.temperature = 1.0f, .top_p = 0.25f};
+    const struct engine_sampling by_min = {.temperature = 1.0f, .min_p = 0.75f};
+    float logits[VOCAB], p[VOCAB], sum = 0.0f, before;
+    int counts[VOCAB];
+
+    fill_logits(logits);
+    for (int i = 0; i < VOCAB; i++)
+        sum += expf(logits[i]);
+    for (int i = 0; i < VOCAB; i++)
+        p[i] = expf(logits[i]) / sum;
+    draw_many(&by_k, logits, 5000, counts);
+    for (int i = 0; i < VOCAB; i++)
+        ck_assert_msg((counts[i] > 0) == (logits[i] > 4.65f), "top_k: token %d", i);
+    draw_many(&by_p, logits, 5000, counts);
+    for (int i = 0; i < VOCAB; i++) {
+        before = 0.0f; /* mass of better tokens: kept while it is below top_p */
+        for (int j = 0; j < VOCAB; j++)
+            before += logits[j] > logits[i] ? p[j] : 0.0f;
+        ck_assert_msg((counts[i] > 0) == (before < 0.25f), "top_p: token %d, %g before", i,
+                      (double)before);
+    }
+    draw_many(&by_min, logits, 5000, counts);
+    for (int i = 0; i < VOCAB; i++)
+        ck_assert_msg((counts[i] > 0) == (expf(logits[i] - 4.9f) >= 0.75f), "min_p: token %d", i);
+}
+END_TEST
+
+START_TEST(repetition_penalty_counts_each_token_once)
+{
+    int32_t ids[] = {7, 7, 7, 9};
+    struct engine_sampler s = {0};
+    struct kern_table k;
+    struct engine_job job = {.in = {.n_tokens = 4, .sampling = {.repetition_penalty = 2.0f}},
+                             .ids = ids};
+    float logits[VOCAB] = {0};
+
+    kern_table_init(&k, kern_cpu_levels());
+    ck_assert_int_eq(engine__sampler_init(&s, VOCAB, NULL), 0);
+    logits[7] = 8.0f;
+    logits[9] = -1.0f;
+    logits[3] = 3.9f;
+    engine__sample(&s, &k, &job, logits);
+    ck_assert_int_eq(job.next_id, 7); /* 8 / 2 = 4 > 3.9; twice would be 2 */
+    ck_assert_float_eq(logits[7], 4.0f);
+    ck_assert_float_eq(logits[9], -2.0f);
+    engine__sampler_release(&s);
+}
+END_TEST
+
+START_TEST(logprobs_are_those_of_the_raw_logits_in_descending_order)
+{
+    int32_t ids[] = {0}, top_id[4];
+    float top[4], logits[VOCAB], copy[VOCAB], sum = 0.0f;
+    struct engine_sampler s = {0};
+    struct kern_table k;
+    struct engine_job job = {.in = {.n_tokens = 1, .n_logprobs = 4,
+                                    .sampling = {.repetition_penalty = 1.3f}},
+                             .ids = ids, .top_id = top_id, .top_logprob = top};
+
+    kern_table_init(&k, kern_cpu_levels());
+    ck_assert_int_eq(engine__sampler_init(&s, VOCAB, NULL), 0);
+    fill_logits(logits);
+    memcpy(copy, logits, sizeof(copy));
+    engine__sample(&s, &k, &job, copy);
+    for (int i = 0; i < VOCAB; i++)
+        sum += expf(logits[i]);
+    for (int i = 0; i < 4; i++) {
+        ck_assert_float_eq_tol(logits[top_id[i]], 4.9f - 0.1f * (float)i, 1e-5f);
+        ck_assert_float_eq_tol(top[i], logits[top_id[i]] - logf(sum), 1e-5f);
+    }
+    ck_assert_float_eq_tol(job.logprob, logits[job.next_id] - logf(sum), 1e-5f);
+    engine__sampler_release(&s);
+}
+END_TEST
+
+Suite *engine_suite(void);
+Suite *engine_suite(void)
+{
+    Suite *s = suite_create("engine");
+    TCase *q = tcase_create("queue"), *p = tcase_create("sampling");
+
+    tcase_add_checked_fixture(q, open_llama, close_all);
+    tcase_add_test(q, inputs_that_cannot_run_are_refused_with_their_code);
+    tcase_add_test(q, a_context_may_be_filled_to_the_last_token);
+    tcase_add_test(q, a_full_queue_refuses_all_of_a_submission);
+    tcase_add_test(q, a_token_callback_can_end_its_job);
+    tcase_add_test(q, a_cancelled_job_ends_and_gives_its_memory_back);
+    tcase_add_test(q, a_draining_engine_finishes_what_runs_and_refuses_the_rest);
+    tcase_add_test(q, closing_the_engine_ends_every_job_as_cancelled);
+    tcase_add_test(q, equal_seeds_give_equal_text_and_unequal_seeds_do_not);
+    tcase_add_test(q, making_a_job_survives_every_allocation_failure);
+    suite_add_tcase(s, q);
+    tcase_add_test(p, draws_follow_the_softmax_of_the_temperature);
+    tcase_add_test(p, top_k_top_p_and_min_p_leave_out_what_they_say);
+    tcase_add_test(p, repetition_penalty_counts_each_token_once);
+    tcase_add_test(p, logprobs_are_those_of_the_raw_logits_in_descending_order);
+    suite_add_tcase(s, p);
+    return s;
+}

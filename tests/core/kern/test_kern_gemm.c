@@ -1,0 +1,263 @@
+/* tests/core/kern/test_kern_gemm.c - the packed product: widen and gemm. */
+#include "kern_test.h"
+
+static const struct kern_panel forms[] = {
+    {KERN_PANEL_F32, 0, false, false}, {KERN_PANEL_F16, 0, false, false},
+    {KERN_PANEL_BF16, 0, false, false}, {KERN_PANEL_Q8, 32, false, true},
+    {KERN_PANEL_Q8, 32, true, true},   {KERN_PANEL_Q8, 32, true, false},
+    {KERN_PANEL_Q8, 16, false, false}, {KERN_PANEL_Q4, 32, false, true},
+    {KERN_PANEL_Q4, 32, true, true},   {KERN_PANEL_Q4, 32, true, false},
+};
+enum { N_FORMS = sizeof(forms) / sizeof(forms[0]), K_MAX = 320 };
+
+/* A panel of n_k values of k with finite scales, at the end of memory. */
+static struct guarded panel_new(const struct kern_panel *p, size_t n_k)
+{
+    const bool is_quant = p->type == KERN_PANEL_Q8 || p->type == KERN_PANEL_Q4;
+    struct guarded g = guarded_new(kern_panel_bytes(p, n_k));
+    uint8_t *b = g.p;
+
+    if (!is_quant) {
+        const enum tensor_type type = p->type == KERN_PANEL_F32   ? TENSOR_F32
+                                      : p->type == KERN_PANEL_F16 ? TENSOR_F16
+                                                                  : TENSOR_BF16;
+        guarded_free(&g);
+        return guarded_typed(type, n_k * KERN_PANEL, 3, NULL);
+    }
+    for (size_t i = 0; i < kern_panel_bytes(p, n_k); i++)
+        b[i] = (uint8_t)((i + 1) * 2654435761u >> 15);
+    for (size_t k = 0; k < n_k; k += p->group, b += kern_panel_bytes(p, p->group)) {
+        for (size_t i = 0; i < KERN_PANEL * (p->has_min ? 2u : 1u); i++) {
+            const float v = sample(k * 3 + i, 9) / 16.0f;
+            const uint16_t h = tensor_f32_to_f16(v);
+
+            if (p->is_f16)
+                memcpy(b + 2 * i, &h, 2);
+            else
+                memcpy(b + 4 * i, &v, 4);
+        }
+    }
+    return g;
+}
+
+START_TEST(widen_gives_the_values_that_the_form_defines)
+{
+    const struct kern_panel *p = &forms[_i];
+    const size_t ks[] = {0, 32, 64, K_MAX};
+    struct kern_table t[3];
+    const unsigned n_levels = all_levels(t);
+
+    for (size_t i = 0; i < 4; i++) {
+        const size_t n = ks[i] * KERN_PANEL;
+        float *want = calloc(n + 1, sizeof(*want));
+        struct guarded w = panel_new(p, ks[i]), out = guarded_new(n * sizeof(float));
+
+        t[0].widen(p, ks[i], w.p, want);
+        for (unsigned l = 1; l < n_levels; l++) {
+            const float *got = out.p;
+
+            t[l].widen(p, ks[i], w.p, out.p);
+            for (size_t j = 0; j < n; j++)
+                ck_assert_msg(got[j] == want[j], "%s form %d k %zu column %zu: %.9g, not %.9g",
+                              t[l].name, _i, j / KERN_PANEL, j % KERN_PANEL, (double)got[j],
+                              (double)want[j]);
+        }
+        guarded_free(&w);
+        guarded_free(&out);
+        free(want);
+    }
+}
+END_TEST
+
+/* The portable forms against the words of kern.h, on one hand-made record. */
+START_TEST(a_record_means_what_its_contract_says)
+{
+    struct kern_table t;
+    const struct kern_panel q4 = {KERN_PANEL_Q4, 32, true, false};
+    const struct kern_panel q8 = {KERN_PANEL_Q8, 16, false, false};
+    float rec[KERN_PANEL * 6] = {0}, out[KERN_PANEL * 32];
+    uint32_t *words = (uint32_t *)(void *)(rec + 2 * KERN_PANEL);
+    int8_t *q = (int8_t *)(rec + KERN_PANEL);
+
+    kern_table_init(&t, 0);
+    rec[5] = 0.5f;               /* scale of column 5 */
+    rec[KERN_PANEL + 5] = 10.0f; /* its minimum */
+    words[2 * KERN_PANEL + 5] = 0x00000d00; /* word 2, nibble 2: k = 18 */
+    t.widen(&q4, 32, rec, out);
+    ck_assert_float_eq(out[18 * KERN_PANEL + 5], 16.5f);
+    ck_assert_float_eq(out[17 * KERN_PANEL + 5], 10.0f);
+    ck_assert_uint_eq(kern_panel_bytes(&q4, 32), sizeof(rec));
+    memset(q, 0, 16 * KERN_PANEL);
+    q[7 * KERN_PANEL + 5] = -100;
+    t.widen(&q8, 16, rec, out);
+    ck_assert_float_eq(out[7 * KERN_PANEL + 5], -50.0f);
+    ck_assert_uint_eq(kern_panel_bytes(&q8, 32), 2 * (4 + 16) * KERN_PANEL);
+}
+END_TEST
+
+struct product {
+    struct guarded x, w, y;
+    float *wide, *init;
+    struct kern_gemm g;
+};
+
+static struct product product_new(const struct kern_panel *p, size_t n_rows, size_t n_k,
+                                  size_t n_cols, size_t pad)
+{
+    struct product q = {.g = {.n_rows = n_rows,
+                              .n_k = n_k,
+                              .n_cols = n_cols,
+                              .ldx = n_k + pad,
+                              .ldy = n_cols + pad,
+                              .panel = *p}};
+    const size_t n_y = n_rows ? (n_rows - 1) * q.g.ldy + n_cols : 0;
+    struct kern_table t;
+
+    kern_table_init(&t, 0);
+    q.x = guarded_samples(n_rows ? (n_rows - 1) * q.g.ldx + n_k : 0, 1);
+    q.w = panel_new(p, n_k);
+    q.y = guarded_samples(n_y, 2);
+    q.wide = calloc(n_k * KERN_PANEL + 1, sizeof(float));
+    t.widen(p, n_k, q.w.p, q.wide);
+    q.init = calloc(n_y + 1, sizeof(float));
+    memcpy(q.init, q.y.p, n_y * sizeof(float));
+    q.g.x = q.x.p;
+    q.g.w = q.w.p;
+    q.g.y = q.y.p;
+    return q;
+}
+
+static void product_free(struct product *q)
+{
+    guarded_free(&q->x);
+    guarded_free(&q->w);
+    guarded_free(&q->y);
+    free(q->wide);
+    free(q->init);
+}
+
+static void product_check(const struct product *q, const char *name)
+{
+    const struct kern_gemm *g = &q->g;
+
+    for (size_t i = 0; i < g->n_rows; i++) {
+        for (size_t j = 0; j < g->ldy && (i + 1 < g->n_rows || j < g->n_cols); j++) {
+            const double was = (double)q->init[i * g->ldy + j];
+            double want = g->is_first ? 0.0 : was, mag = fabs(want), tol;
+
+            for (size_t k = 0; k < g->n_k && j < g->n_cols; k++) {
+                want += (double)g->x[i * g->ldx + k] * (double)q->wide[k * KERN_PANEL + j];
+                mag += fabs((double)g->x[i * g->ldx + k] * (double)q->wide[k * KERN_PANEL + j]);
+            }
+            if (j >= g->n_cols) /* the pad is kept */
+                want = was, mag = 0.0;
+            tol = (double)(g->n_k + 2) * (double)FLT_EPSILON * mag;
+            ck_assert_msg(fabs((double)g->y[i * g->ldy + j] - want) <= tol,
+                          "%s type %d, %zux%zux%zu: y[%zu, %zu] = %.9g, not %.9g", name,
+                          (int)g->panel.type, g->n_rows, g->n_cols, g->n_k, i, j,
+                          (double)g->y[i * g->ldy + j], want);
+        }
+    }
+}
+
+START_TEST(gemm_is_right_at_every_level_form_and_size)
+{
+    static const size_t cols[] = {1, 7, 8, 9, 15, 16, 17, 24, 31, 32};
+    static const size_t ks[] = {0, 32, 96};
+    struct kern_table t[3];
+    const unsigned n_levels = all_levels(t);
+
+    for (size_t rows = 0; rows < 32; rows++) {
+        for (size_t c = 0; c < 10; c++) {
+            for (size_t k = 0; k < 3; k++) {
+                for (unsigned l = 0; l < n_levels; l++) {
+                    struct product q = product_new(&forms[_i], rows, ks[k], cols[c], (rows + c) % 4);
+
+                    q.g.is_first = (rows + c + k) % 2;
+                    t[l].gemm(&q.g);
+                    product_check(&q, t[l].name);
+                    product_free(&q);
+                }
+            }
+        }
+    }
+}
+END_TEST
+
+START_TEST(float_panels_may_have_any_k)
+{
+    struct kern_table t[3];
+    const unsigned n_levels = all_levels(t);
+
+    for (size_t i = 0; i < N_EDGE_SIZES; i++) {
+        for (size_t rows = 1; rows < 16; rows += 3) {
+            for (unsigned l = 0; l < n_levels; l++) {
+                struct product q = product_new(&forms[_i], rows, edge_sizes[i], 32, 0);
+
+                q.g.is_first = true;
+                t[l].gemm(&q.g);
+                product_check(&q, t[l].name);
+                product_free(&q);
+            }
+        }
+    }
+}
+END_TEST
+
+/* Any number of rows, any number of columns, narrow or widened first: the same bits. */
+START_TEST(a_row_has_the_same_bits_in_every_batch)
+{
+    enum { ROWS = 29 };
+    struct kern_table t[3];
+    const unsigned n_levels = all_levels(t);
+    struct product q = product_new(&forms[_i], ROWS, K_MAX, 32, 0);
+    float all[ROWS * 32], part[ROWS * 32];
+    float *wide = aligned_alloc(64, K_MAX * KERN_PANEL * sizeof(float));
+
+    for (unsigned l = 0; l < n_levels; l++) {
+        struct kern_gemm g = q.g;
+
+        g.y = all;
+        g.is_first = true;
+        t[l].gemm(&g);
+        for (size_t rows = 1; rows < ROWS; rows++) {
+            for (size_t row = 0; row < ROWS; row += rows) {
+                g.x = q.g.x + row * g.ldx;
+                g.y = part + row * 32;
+                g.n_rows = ROWS - row < rows ? ROWS - row : rows;
+                t[l].gemm(&g);
+            }
+            ck_assert_msg(same_bits(all, part, ROWS * 32), "%s, %zu rows", t[l].name, rows);
+        }
+        t[l].widen(&g.panel, K_MAX, g.w, wide);
+        g = q.g;
+        g.is_first = true;
+        g.panel = forms[0];
+        g.w = wide;
+        g.y = part;
+        g.n_cols = 13;
+        t[l].gemm(&g);
+        for (size_t i = 0; i < ROWS; i++)
+            ck_assert_msg(same_bits(all + i * 32, part + i * 32, 13), "%s, widened", t[l].name);
+    }
+    free(wide);
+    product_free(&q);
+}
+END_TEST
+
+Suite *kern_gemm_suite(void);
+
+Suite *kern_gemm_suite(void)
+{
+    Suite *s = suite_create("kern_gemm");
+    TCase *tc = tcase_create("kern_gemm");
+
+    tcase_set_timeout(tc, 120);
+    tcase_add_loop_test(tc, widen_gives_the_values_that_the_form_defines, 0, N_FORMS);
+    tcase_add_test(tc, a_record_means_what_its_contract_says);
+    tcase_add_loop_test(tc, gemm_is_right_at_every_level_form_and_size, 0, N_FORMS);
+    tcase_add_loop_test(tc, float_panels_may_have_any_k, 0, 3);
+    tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch, 0, N_FORMS);
+    suite_add_tcase(s, tc);
+    return s;
+}

@@ -1,0 +1,178 @@
+"""A real peftd process for the tests, and a small client. Standard library only."""
+
+import http.client
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tarfile
+import tempfile
+import time
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+PEFTD = os.environ.get("PEFTD", os.path.join(ROOT, "build", "peftd"))
+GOLDEN = os.path.join(ROOT, "tests", "golden")
+
+
+class Answer:
+    def __init__(self, status, headers, body):
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    @property
+    def error(self):
+        """(status, code, param) of an error answer."""
+        e = self.json["error"]
+        return self.status, e["code"], e["param"]
+
+
+class Server:
+    """Starts peftd on a free port with a store of its own; use as a context."""
+
+    def __init__(self, base, *args, env=None, ready=True):
+        self.dir = tempfile.TemporaryDirectory(prefix="peftd-test-")
+        self.store = os.path.join(self.dir.name, "store")
+        command = [PEFTD, "serve", "--model", os.path.join(GOLDEN, "bases", base),
+                   "--listen", "127.0.0.1:0", "--store", self.store, *args]
+        self.log = open(os.path.join(self.dir.name, "log"), "w+b")
+        self.process = subprocess.Popen(command, stderr=self.log, env={**os.environ, **(env or {})})
+        self.port = int(self.wait_for_log(rb"listening on http://[^:]+:(\d+)").group(1))
+        if ready:
+            self.wait_until(lambda: self.request("GET", "/readyz").status == 200)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        status = self.stop()
+        text = self.log_text()
+        self.close()
+        if exc[0] is None and status != 0:
+            raise AssertionError(f"peftd ended with {status}:\n{text[-4000:]}")
+
+    def close(self):
+        self.log.close()
+        self.dir.cleanup()
+
+    def log_text(self):
+        with open(self.log.name, "rb") as f:
+            return f.read().decode("utf-8", "replace")
+
+    def wait_for_log(self, pattern, seconds=30):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            with open(self.log.name, "rb") as f:
+                found = re.search(pattern, f.read())
+            if found:
+                return found
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.01)
+        raise AssertionError(f"no {pattern!r} in the log:\n{self.log_text()[-4000:]}")
+
+    def wait_until(self, condition, seconds=30):
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                raise AssertionError("waited too long")
+            time.sleep(0.01)
+
+    def stop(self, how=signal.SIGTERM, seconds=60):
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            status = "timeout"
+        return status
+
+    def connect(self, timeout=60):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+
+    def raw(self, timeout=60):
+        return socket.create_connection(("127.0.0.1", self.port), timeout)
+
+    def request(self, method, path, body=None, headers=None):
+        conn = self.connect()
+        try:
+            conn.request(method, path, body, headers or {})
+            r = conn.getresponse()
+            return Answer(r.status, r.headers, r.read())
+        finally:
+            conn.close()
+
+    def infer(self, body, **headers):
+        if not isinstance(body, (bytes, str)):
+            body = json.dumps(body)
+        return self.request("POST", "/v1/infer", body,
+                            {"Content-Type": "application/json", **headers})
+
+    def put(self, task, files, query="", headers=None):
+        body, content_type = multipart(files)
+        return self.request("PUT", f"/v1/adapters/{task}{query}", body,
+                            {"Content-Type": content_type, **(headers or {})})
+
+    def put_cell(self, task, cell, **kwargs):
+        return self.put(task, adapter_files(cell), **kwargs)
+
+    def metrics(self):
+        """{"name{labels}": value}."""
+        text = self.request("GET", "/metrics").body.decode()
+        return {k: float(v) for k, v in
+                (line.rsplit(" ", 1) for line in text.splitlines() if line[:1] != "#")}
+
+
+def adapter_files(cell):
+    """{name: bytes} of a golden's adapter."""
+    folder = os.path.join(GOLDEN, "cells", cell, "adapter")
+    files = {}
+    for name in sorted(os.listdir(folder)):
+        with open(os.path.join(folder, name), "rb") as f:
+            files[name] = f.read()
+    return files
+
+
+def golden(cell):
+    with open(os.path.join(GOLDEN, "cells", cell, "golden.json"), encoding="utf-8") as f:
+        return json.load(f)
+
+
+def multipart(files, boundary="a-line-that-is-in-no-file"):
+    out = io.BytesIO()
+    for name, data in files.items():
+        out.write(f"--{boundary}\r\nContent-Disposition: form-data; name=\"f\"; "
+                  f"filename=\"{name}\"\r\nContent-Type: application/octet-stream\r\n\r\n".encode())
+        out.write(data)
+        out.write(b"\r\n")
+    out.write(f"--{boundary}--\r\n".encode())
+    return out.getvalue(), f"multipart/form-data; boundary={boundary}"
+
+
+def tar(files, mode="w", prefix=""):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode) as t:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(prefix + name)
+            entry.size = len(data)
+            t.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def zstd(data):
+    """A zstd frame of raw blocks: the format without the compression."""
+    out = bytearray(b"\x28\xb5\x2f\xfd\xa0" + len(data).to_bytes(4, "little"))
+    blocks = [data[i:i + 100000] for i in range(0, len(data), 100000)] or [b""]
+    for i, block in enumerate(blocks):
+        last = i == len(blocks) - 1
+        out += ((len(block) << 3) | last).to_bytes(3, "little") + block
+    return bytes(out)

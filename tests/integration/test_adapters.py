@@ -1,0 +1,242 @@
+"""The adapter routes: uploads in every wrapping, guards, lists, deletion."""
+
+import http.client
+import json
+import os
+import socket
+import time
+import unittest
+
+from tests.integration.server import Server, adapter_files, multipart, tar, zstd
+
+CELL = "bert-peft-lora"
+
+
+class Adapters(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.s = Server("bert", "--max-upload-bytes", "1MiB")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.s.__exit__(None, None, None)
+
+    def upload(self, task, body, content_type=None):
+        headers = {"Content-Type": content_type} if content_type else {}
+        return self.s.request("PUT", f"/v1/adapters/{task}", body, headers)
+
+    def test_every_wrapping_gives_the_same_version(self):
+        files = adapter_files(CELL)
+        plain = tar(files)
+        answers = [self.s.put("wrap", files),
+                   self.upload("wrap", plain, "application/x-tar"),
+                   self.upload("wrap", tar(files, "w:gz"), "application/gzip"),
+                   self.upload("wrap", zstd(plain), "application/zstd"),
+                   self.upload("wrap", plain, "application/octet-stream"),
+                   self.upload("wrap", tar(files, prefix="./")),
+                   self.upload("wrap", tar(files, prefix="my-adapter/"))]
+        self.assertEqual([a.status for a in answers], [201] + [200] * 6,
+                         [a.body for a in answers])
+        self.assertEqual(len({a.json["version"] for a in answers}), 1)
+
+    def test_the_adapter_object(self):
+        a = self.s.put_cell("object", CELL)
+        j = self.s.request("GET", "/v1/adapters/object")
+        self.assertEqual(j.headers["ETag"], f'"{j.json["version"]}"')
+        self.assertEqual(j.json["version"], a.json["version"])
+        self.assertEqual((j.json["task"], j.json["kind"], j.json["method"], j.json["generation"]),
+                         ("object", "classification", "lora", 1))
+        for name in ("program", "state", "pinned", "bytes_stored", "bytes_resident", "created",
+                     "last_used", "requests"):
+            self.assertIn(name, j.json)
+        self.assertEqual(j.json["program"][0]["op"], "LOWRANK")
+
+    def test_dry_run_stores_nothing(self):
+        a = self.s.put_cell("dry", CELL, query="?dry_run=true")
+        self.assertEqual((a.status, a.json["kind"]), (200, "classification"))
+        self.assertEqual(self.s.request("GET", "/v1/adapters/dry").error,
+                         (404, "unknown_task", "task"))
+
+    def test_without_activation_the_pointer_stays(self):
+        first = self.s.put_cell("later", CELL).json["version"]
+        a = self.s.put_cell("later", "bert-peft-lora-f16", query="?activate=false")
+        self.assertEqual(a.status, 201, a.body)
+        self.assertNotEqual(a.json["version"], first)
+        self.assertEqual(self.s.infer({"task": "later", "input": "x"}).json["version"], first)
+        j = self.s.infer({"task": f"later@{a.json['version'][:12]}", "input": "x"}).json
+        self.assertEqual(j["version"], a.json["version"])
+        self.assertEqual(self.s.request("DELETE",
+                                        f"/v1/adapters/later?version={first}").error[:2],
+                         (409, "busy"))
+        self.assertEqual(self.s.request("DELETE", "/v1/adapters/later?version="
+                                        + a.json["version"]).status, 204)
+        self.assertEqual(self.s.infer({"task": f"later@{a.json['version'][:12]}",
+                                       "input": "x"}).error[:2], (404, "unknown_version"))
+
+    def test_guards(self):
+        first = self.s.put_cell("guard", CELL, headers={"If-None-Match": "*"})
+        self.assertEqual(first.status, 201)
+        again = self.s.put_cell("guard", CELL, headers={"If-None-Match": "*"})
+        self.assertEqual(again.error[:2], (412, "version_mismatch"))
+        wrong = self.s.put_cell("guard", "bert-peft-ia3", headers={"If-Match": '"' + "0" * 64 + '"'})
+        self.assertEqual(wrong.error[:2], (412, "version_mismatch"))
+        right = self.s.put_cell("guard", "bert-peft-ia3",
+                                headers={"If-Match": first.headers["ETag"]})
+        self.assertEqual((right.status, right.json["generation"]), (201, 2))
+        bad = self.s.put_cell("guard", CELL, headers={"If-Match": "x"})
+        self.assertEqual(bad.error, (400, "bad_field", "If-Match"))
+
+    def test_deleted_tasks_are_gone(self):
+        self.s.put_cell("gone", CELL)
+        self.assertEqual(self.s.infer({"task": "gone", "input": "x"}).status, 200)
+        self.assertEqual(self.s.request("DELETE", "/v1/adapters/gone").status, 204)
+        self.assertEqual(self.s.infer({"task": "gone", "input": "x"}).error,
+                         (404, "unknown_task", "task"))
+        self.assertEqual(self.s.request("DELETE", "/v1/adapters/gone").error[:2],
+                         (404, "unknown_task"))
+
+    def test_base_is_reserved(self):
+        self.assertEqual(self.s.put_cell("base", CELL).error[:2], (409, "name_reserved"))
+        self.assertEqual(self.s.request("DELETE", "/v1/adapters/base").error[:2],
+                         (409, "name_reserved"))
+
+    def test_refusals(self):
+        files = adapter_files(CELL)
+        body, form = multipart(files)
+        cases = [
+            (b"", None, 422, "adapter_invalid"),
+            (b"not a tar", "application/x-tar", 422, "adapter_invalid"),
+            (b"not a gzip", "application/gzip", 422, "adapter_invalid"),
+            (tar(files)[:2000], "application/x-tar", 422, "adapter_invalid"),
+            (tar({}), "application/x-tar", 422, "adapter_invalid"),
+            (tar({"../x": b"1"}), "application/x-tar", 400, "bad_field"),
+            (tar({"/etc/x": b"1"}), "application/x-tar", 400, "bad_field"),
+            (tar({".hidden": b"1"}), "application/x-tar", 400, "bad_field"),
+            (tar({"a/x": b"1", "b/x": b"2"}), "application/x-tar", 400, "bad_field"),
+            (tar({"x": bytes(2 << 20)}, "w:gz"), "application/gzip", 413, "body_too_large"),
+            (tar({f"f{i}": b"" for i in range(300)}), None, 400, "bad_field"),
+            (body, "multipart/form-data", 400, "bad_field"),
+            (body, "multipart/form-data; boundary=other", 400, "bad_field"),
+            (body[:-20], form, 400, "bad_field"),
+            (body, "application/json", 415, "unsupported_media_type"),
+            (body, "text/plain", 415, "unsupported_media_type"),
+        ]
+        for data, content_type, status, code in cases:
+            a = self.upload("refused", data, content_type)
+            self.assertEqual(a.error[:2], (status, code), (data[:60], content_type, a.body))
+        self.assertEqual(self.s.request("GET", "/v1/adapters/refused").status, 404)
+
+    def test_what_does_not_fit_says_what(self):
+        a = self.s.put_cell("misfit", "llama-peft-lora")
+        self.assertEqual(a.status, 422)
+        self.assertIn(a.json["error"]["code"], ("adapter_mismatch", "adapter_unsupported",
+                                                "adapter_invalid"))
+        damaged = adapter_files(CELL)
+        damaged["adapter_model.safetensors"] = damaged["adapter_model.safetensors"][:-100]
+        self.assertEqual(self.s.put("damaged", damaged).error[:2], (422, "adapter_invalid"))
+
+    def test_bad_names(self):
+        files = adapter_files(CELL)
+        self.assertEqual(self.s.put("-x", files).error, (400, "bad_field", "task"))
+        self.assertEqual(self.s.put("a%20b", files).error, (400, "bad_field", "task"))
+        self.assertEqual(self.s.put("..%2Fx", files).error[1], "unknown_route")
+
+    def test_list_in_pages(self):
+        names = [f"page{i}" for i in range(5)]
+        for name in names:
+            self.s.put_cell(name, CELL)
+        seen, after = [], "page"
+        while True:
+            j = self.s.request("GET", f"/v1/adapters?limit=2&after={after}").json
+            self.assertLessEqual(len(j["adapters"]), 2)
+            seen += [a["task"] for a in j["adapters"]]
+            if j["next"] is None:
+                break
+            after = j["next"]
+            self.assertEqual(after, seen[-1])
+        self.assertEqual(seen[:5], names)
+        self.assertEqual(seen, sorted(seen))
+        for query in ("limit=0", "limit=x", "limit=1001", "state=odd"):
+            self.assertEqual(self.s.request("GET", f"/v1/adapters?{query}").error,
+                             (400, "bad_field", query.split("=")[0]))
+        self.assertEqual(self.s.request("GET", "/v1/adapters?state=merged").json,
+                         {"adapters": [], "next": None})
+
+    def test_a_huge_upload_is_refused_and_takes_no_memory(self):
+        before = self.s.metrics()["process_resident_memory_bytes"]
+        conn = self.s.connect()
+        conn.putrequest("PUT", "/v1/adapters/huge")
+        conn.putheader("Content-Length", str(1 << 30))
+        conn.endheaders()
+        block, error = bytes(1 << 20), None
+        try:
+            for _ in range(1 << 10):
+                conn.send(block)
+        except OSError as e:  # cut: that is what early means
+            error = e
+        self.assertIsNotNone(error)
+        r = conn.getresponse()
+        self.assertEqual((r.status, json.loads(r.read())["error"]["code"]),
+                         (413, "body_too_large"))
+        conn.close()
+        after = self.s.metrics()["process_resident_memory_bytes"]
+        self.assertLess(after - before, 32 << 20)
+
+    def test_chunked_uploads(self):
+        body, form = multipart(adapter_files(CELL))
+        conn = self.s.connect()
+        pieces = (body[i:i + 1000] for i in range(0, len(body), 1000))
+        conn.request("PUT", "/v1/adapters/chunked", pieces, {"Content-Type": form},
+                     encode_chunked=True)
+        r = conn.getresponse()
+        self.assertEqual((r.status, json.loads(r.read())["kind"]), (201, "classification"))
+        conn.request("PUT", "/v1/adapters/chunked", (bytes(100000) for _ in range(30)),
+                     {"Content-Type": form}, encode_chunked=True)
+        r = conn.getresponse()
+        self.assertEqual((r.status, json.loads(r.read())["error"]["code"]),
+                         (413, "body_too_large"))
+        conn.close()
+
+    def test_requests_are_counted(self):
+        self.s.put_cell("counted", CELL)
+        for _ in range(3):
+            self.s.infer({"task": "counted", "input": "x"})
+        m = self.s.metrics()
+        self.assertEqual(m['peftd_requests_total{task="counted",code="200"}'], 3)
+        self.assertGreater(m['peftd_tokens_total{task="counted",kind="prompt"}'], 3)
+
+
+class Restart(unittest.TestCase):
+    def test_adapters_survive_and_load_on_demand(self):
+        with Server("bert") as s:
+            s.put_cell("kept", CELL)
+            want = s.infer({"task": "kept", "input": "x"}).json["output"]
+            s.stop()
+            store = s.store
+            with Server("bert", env={"PEFTD_STORE": ""}) as other:
+                self.assertEqual(other.request("GET", "/v1/adapters").json["adapters"], [])
+            again = Server("bert", "--store", store)
+            self.assertEqual(again.request("GET", "/v1/adapters/kept").json["state"], "stored")
+            self.assertEqual(again.infer({"task": "kept", "input": "x"}).json["output"], want)
+            m = again.metrics()
+            self.assertEqual(m['peftd_adapter_loads_total{task="kept",result="ok"}'], 1)
+            again.__exit__(None, None, None)
+
+
+class SlowClient(unittest.TestCase):
+    def test_is_cut_and_holds_up_nobody(self):
+        with Server("bert", "--client-timeout", "1", "--http-threads", "1") as s:
+            slow = [s.raw(10) for _ in range(20)]
+            for c in slow:
+                c.sendall(b"POST /v1/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            begin = time.monotonic()
+            self.assertEqual(s.infer({"task": "base", "input": "x"}).status, 200)
+            self.assertLess(time.monotonic() - begin, 1)
+            for c in slow:
+                self.assertEqual(c.recv(100), b"")  # closed by the server
+                c.close()
+            self.assertLess(time.monotonic() - begin, 6)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,314 @@
+"""Compares a running peftd with golden values: `parity.py --peftd PROGRAM --golden DIR`.
+
+For each base of the golden folder it starts a server, uploads every cell as a task of its own, and sends the cases of
+all cells together in shuffled calls, so that every row is computed beside the rows of other tasks. With --alone N it
+compares peftd with itself instead: each case alone against the same case in N random mixed calls.
+
+One line per cell, then `N passed, M failed`; the exit status is 1 if a cell failed.
+"""
+
+import argparse
+import http.client
+import json
+import math
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+GOLDEN_TOLERANCE = 1e-4  # of the largest magnitude in the expected row, at least of 1
+ALONE_TOLERANCE = 1e-5
+START_SECONDS = 60
+STOP_SECONDS = 40
+CALL_SECONDS = 120
+REQUESTS_PER_CALL = 48
+FAULTS_SHOWN = 3
+
+
+class ServerError(Exception):
+    """peftd did not start, did not answer, or answered with an error."""
+
+
+@dataclass
+class Cell:
+    """One golden cell, and what was found about it."""
+
+    name: str
+    kind: str
+    cases: list
+    files: list
+    worst: float = 0.0
+    faults: list = field(default_factory=list)
+
+    @property
+    def task(self) -> str:
+        return self.name if self.files else "base"
+
+
+class Server:
+    """A peftd process on a port of its own choice with an empty store; a context manager."""
+
+    def __init__(self, program: str, model: Path, extra: list):
+        self.folder = tempfile.TemporaryDirectory(prefix="peftd-parity-")
+        self.log_path = Path(self.folder.name) / "stderr"
+        store = Path(self.folder.name) / "store"
+        store.mkdir()
+        self.command = [program, "serve", "--model", str(model), "--store", str(store), "--listen", "127.0.0.1:0",
+                        *extra]
+
+    def __enter__(self):
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(self.command, stderr=log, stdout=subprocess.DEVNULL)
+        try:
+            self.port = int(self._wait(self._logged_port, "listen"))
+            self._wait(self._is_ready, "be ready")
+        except ServerError:
+            self.process.kill()
+            self.process.wait()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.exit_status = self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.exit_status = self.process.wait()
+        self.log_tail = self._tail()
+        self.folder.cleanup()
+
+    def call(self, method: str, path: str, body: bytes = b"", content_type: str = "application/json") -> tuple:
+        """The status and the JSON of one answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=CALL_SECONDS)
+        try:
+            connection.request(method, path, body, {"Content-Type": content_type} if body else {})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read() or b"null")
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise ServerError(f"{method} {path}: {error!r}\n{self._tail()}") from error
+        finally:
+            connection.close()
+
+    def _wait(self, probe, what: str):
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            found = probe()
+            if found:
+                return found
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise ServerError(f"peftd did not {what}:\n{self._tail()}")
+
+    def _logged_port(self):
+        match = re.search(r"listening on http://127\.0\.0\.1:(\d+)", self.log_path.read_text(errors="replace"))
+        return match and match[1]
+
+    def _is_ready(self) -> bool:
+        return self.call("GET", "/readyz")[0] == 200
+
+    def _tail(self) -> str:
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-15:])
+
+
+def read_cells(golden: Path, base: str, only: str) -> list:
+    cells = []
+    for path in sorted(golden.glob("cells/*/golden.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["base"] == base and only in path.parent.name:
+            files = sorted(file for file in path.parent.glob("adapter/*") if file.is_file())
+            cells.append(Cell(path.parent.name, content["kind"], content["cases"], files))
+    return cells
+
+
+def multipart(files: list) -> tuple:
+    """The body and content type of a form with each file as a part under its own name."""
+    boundary = uuid.uuid4().hex
+    parts = []
+    for file in files:
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{file.name}"; filename="{file.name}"\r\n'
+        parts += [head.encode(), b"Content-Type: application/octet-stream\r\n\r\n", file.read_bytes(), b"\r\n"]
+    return b"".join(parts) + f"--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"
+
+
+def upload(server: Server, cell: Cell) -> bool:
+    if not cell.files:
+        return True
+    status, answer = server.call("PUT", f"/v1/adapters/{cell.task}", *multipart(cell.files))
+    if status not in (200, 201):
+        cell.faults.append(f"upload: {status} {json.dumps(answer)}")
+    return not cell.faults
+
+
+def request_of(cell: Cell, case: dict) -> dict:
+    keys = ("text", "text_pair") if "text" in case else ("tokens", "token_types")
+    request = {"task": cell.task, "input": {key: case[key] for key in keys if key in case}}
+    if cell.kind == "generation":
+        request["parameters"] = {"logits": True, "return_tokens": True, "temperature": 0,
+                                 "max_tokens": case["max_tokens"], "ignore_eos": case["ignore_eos"]}
+    elif cell.kind != "embedding":
+        request["parameters"] = {"logits": True}
+    return request
+
+
+def infer(server: Server, items: list) -> list:
+    """The responses to the (cell, case) items, sent as one call."""
+    body = json.dumps({"requests": [request_of(cell, case) for cell, case in items]}).encode()
+    status, answer = server.call("POST", "/v1/infer", body)
+    responses = answer.get("responses") if isinstance(answer, dict) else None
+    if status != 200 or not isinstance(responses, list) or len(responses) != len(items):
+        raise ServerError(f"POST /v1/infer: {status} {json.dumps(answer)[:500]}")
+    return responses
+
+
+def as_rows(value) -> list:
+    return value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+
+
+def rows_of_output(kind: str, output: dict) -> list:
+    """The numbers of an answer as rows, whatever its kind calls them."""
+    if kind == "embedding":
+        return as_rows(output.get("embedding"))
+    if kind == "regression":
+        return as_rows(output.get("values", [output.get("value")]))
+    return as_rows(output.get("logits"))
+
+
+def rows_of_case(case: dict) -> list:
+    return as_rows(case["embedding"] if "embedding" in case else case["logits"])
+
+
+def row_difference(expected: list, got) -> float:
+    """The largest difference relative to the row's scale; infinite when the row is not one of as many numbers."""
+    if not isinstance(got, list) or len(got) != len(expected):
+        return math.inf
+    if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in got):
+        return math.inf
+    scale = max(1.0, max(abs(number) for number in expected))
+    return max(abs(number - other) for number, other in zip(expected, got)) / scale
+
+
+def rows_difference(expected: list, got: list) -> float:
+    if len(expected) != len(got):
+        return math.inf
+    return max(row_difference(row, other) for row, other in zip(expected, got))
+
+
+def judge(cell: Cell, label: str, expected: tuple, response: dict, tolerance: float) -> None:
+    """Notes in the cell how a response differs from the expected (rows, generated tokens or None)."""
+    rows, generated = expected
+    if "error" in response:
+        cell.faults.append(f"{label}: {json.dumps(response['error'])}")
+        return
+    if response.get("kind") != cell.kind:
+        cell.faults.append(f"{label}: kind {response.get('kind')!r}, expected {cell.kind!r}")
+        return
+    output = response["output"]
+    difference = rows_difference(rows, rows_of_output(cell.kind, output))
+    cell.worst = max(cell.worst, difference)
+    if not difference <= tolerance:
+        cell.faults.append(f"{label}: differs by {difference:.2e} of scale, allowed {tolerance:.0e}")
+    if generated is not None and output.get("tokens") != generated:
+        cell.faults.append(f"{label}: tokens {output.get('tokens')}, expected {generated}")
+
+
+def label_of(case: dict) -> str:
+    return repr(case["text"]) if "text" in case else f"{len(case['tokens'])} tokens"
+
+
+def compare_with_goldens(server: Server, items: list, shuffler: random.Random) -> None:
+    shuffler.shuffle(items)
+    for start in range(0, len(items), REQUESTS_PER_CALL):
+        chunk = items[start:start + REQUESTS_PER_CALL]
+        for (cell, case), response in zip(chunk, infer(server, chunk)):
+            expected = (rows_of_case(case), case.get("generated"))
+            judge(cell, label_of(case), expected, response, GOLDEN_TOLERANCE)
+
+
+def expected_of_response(cell: Cell, response: dict) -> tuple | None:
+    """A response turned into what later ones are compared with, or None (and a fault) if it is an error."""
+    if "error" in response:
+        cell.faults.append(f"alone: {json.dumps(response['error'])}")
+        return None
+    output = response["output"]
+    return rows_of_output(cell.kind, output), output.get("tokens") if cell.kind == "generation" else None
+
+
+def compare_with_alone(server: Server, items: list, shuffler: random.Random, calls: int) -> None:
+    alone = []
+    for cell, case in items:
+        expected = expected_of_response(cell, infer(server, [(cell, case)])[0])
+        if expected:
+            alone.append((cell, case, expected))
+    for number in range(calls):
+        chosen = shuffler.sample(alone, min(shuffler.randint(2, REQUESTS_PER_CALL), len(alone)))
+        responses = infer(server, [(cell, case) for cell, case, _ in chosen])
+        for (cell, case, expected), response in zip(chosen, responses):
+            judge(cell, f"call {number}, {label_of(case)}", expected, response, ALONE_TOLERANCE)
+
+
+def check_base(arguments, base: str, shuffler: random.Random) -> list:
+    """Runs all cells of one base through one server; a server that fails is a fault of every cell."""
+    cells = read_cells(arguments.golden, base, arguments.only)
+    if not cells:
+        return []
+    try:
+        with Server(arguments.peftd, arguments.golden / "bases" / base, arguments.server_options) as server:
+            items = [(cell, case) for cell in cells if upload(server, cell) for case in cell.cases]
+            if arguments.alone:
+                compare_with_alone(server, items, shuffler, arguments.alone)
+            else:
+                compare_with_goldens(server, items, shuffler)
+        if server.exit_status != 0:
+            raise ServerError(f"exit status {server.exit_status}:\n{server.log_tail}")
+    except ServerError as error:
+        print(f"{base}: {error}")
+        for cell in cells:
+            cell.faults.append(f"server of {base} failed")
+    return cells
+
+
+def report(cell: Cell) -> None:
+    verdict = "FAIL" if cell.faults else "ok"
+    print(f"{verdict:<4} {cell.name:<42} {cell.kind:<14} {len(cell.cases)} cases  max {cell.worst:.1e}")
+    for fault in cell.faults[:FAULTS_SHOWN]:
+        print(f"       {fault}")
+    if len(cell.faults) > FAULTS_SHOWN:
+        print(f"       and {len(cell.faults) - FAULTS_SHOWN} more")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peftd", required=True, help="the server program")
+    parser.add_argument("--golden", type=Path, required=True, help="a folder with bases/ and cells/")
+    parser.add_argument("--base", help="only this base")
+    parser.add_argument("--only", default="", help="only cells whose name contains this")
+    parser.add_argument("--seed", type=int, default=1, help="of the shuffle")
+    parser.add_argument("--alone", type=int, default=0, metavar="N", help="compare alone with N random mixed calls")
+    parser.add_argument("server_options", nargs="*", help="after --: options for peftd serve")
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    shuffler = random.Random(arguments.seed)
+    bases = [arguments.base] if arguments.base else sorted(path.name for path in arguments.golden.glob("bases/*"))
+    failed = passed = 0
+    for base in bases:
+        for cell in check_base(arguments, base, shuffler):
+            report(cell)
+            failed += bool(cell.faults)
+            passed += not cell.faults
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

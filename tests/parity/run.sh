@@ -1,0 +1,13 @@
+#!/bin/sh
+# Makes fresh goldens with SEED from the Python libraries and compares the server PEFTD with them over HTTP, then each
+# of their cases alone with the same case in 200 random mixed calls. Needs what tests/oracle/setup.sh makes.
+set -eu
+: "${PEFTD:?the server program}" "${SEED:=1}"
+: "${PEFTD_ORACLE_PEFT:?see tests/oracle/README.md}" "${PEFTD_ORACLE_ADAPTERS:?see tests/oracle/README.md}"
+here=$(cd "$(dirname "$0")" && pwd)
+golden=$(mktemp -d)
+trap 'rm -rf "$golden"' EXIT
+
+python3 "$here/../oracle/make.py" --seed "$SEED" --out "$golden"
+python3 "$here/parity.py" --peftd "$PEFTD" --golden "$golden" --seed "$SEED"
+python3 "$here/parity.py" --peftd "$PEFTD" --golden "$golden" --seed "$SEED" --alone 200
