@@ -55,6 +55,14 @@ void ads_store_close(struct ads_store **store);
 /* SIGHUP: takes up what another process has put into the directory. */
 int ads_store_rescan(struct ads_store *store, struct core_err *err);
 
+/* Removes from disk what no task names: versions of puts that did not end, files in
+ * tmp/. CORE_E_STORE_UNAVAILABLE, and nothing is removed, if some task could not be
+ * read. Blocks. */
+int ads_store_gc(struct ads_store *store, size_t *n_removed, struct core_err *err);
+/* Reads and hashes every version; a damaged one is set aside as a load would. Blocks. */
+int ads_store_verify(struct ads_store *store, size_t *n_good, size_t *n_damaged,
+                     struct core_err *err);
+
 /* True for [A-Za-z0-9][A-Za-z0-9._-]{0,127}. "base" is valid and reserved. */
 bool ads_name_ok(const char *name);
 /* A file name of an upload: [A-Za-z0-9._-], no leading dot, at most 128. */
@@ -62,7 +70,8 @@ bool ads_file_name_ok(const char *name);
 
 /* Content hash of a set of files: SHA-256 over, for each file in order of name,
  * name, NUL, length as u64 little-endian, bytes. */
-void ads_content_hash(const struct core_file *file, size_t n, char out[ADS_VERSION_LEN + 1]);
+int ads_content_hash(const struct core_file *file, size_t n, char out[ADS_VERSION_LEN + 1],
+                     struct core_err *err);
 
 /* What is known of one version of one task. Plain data, copied out. */
 struct ads_info {
@@ -70,7 +79,7 @@ struct ads_info {
     char version[ADS_VERSION_LEN + 1];
     uint64_t generation;      /* pointer moves of the task so far */
     char kind[24], method[24];
-    char *program_json;       /* array text of program lines, or NULL; owned: ads_info_release() */
+    const char *program_json; /* array text of program lines, or NULL; ads_info_release() */
     bool is_current, is_resident, is_pinned, is_new;
     uint64_t bytes_stored, bytes_resident;
     double created, last_used; /* Unix seconds; 0 = never */
@@ -157,7 +166,7 @@ int ads_pin(struct ads_store *store, const char *task, bool pin, struct core_err
 
 /* Counters for /metrics, read at once. */
 struct ads_stats {
-    uint64_t n_stored, n_resident, n_loading, bytes_stored, bytes_resident;
+    uint64_t n_tasks, n_stored, n_resident, n_loading, bytes_stored, bytes_resident;
     uint64_t n_loads_ok, n_loads_failed, n_evictions;
     double load_seconds_sum;
 };

@@ -1,0 +1,65 @@
+/* adapters_store/ads_hash.c - the name of a version: SHA-256 of its content.
+ *
+ * Names are part of the content, and each name and each length is delimited, so
+ * that no two different sets of files hash the same bytes. OpenSSL computes it (it
+ * uses the CPU's instructions); this is the only file that includes it. */
+#include <openssl/evp.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "adapters_store/ads_internal.h"
+
+/* The file with the smallest name above `after`. Quadratic, and n is small: it
+ * spares a sorted copy, which could fail. */
+static const struct core_file *next_by_name(const struct core_file *file, size_t n,
+                                            const char *after)
+{
+    const struct core_file *best = NULL;
+
+    for (size_t i = 0; i < n; i++)
+        if ((!after || strcmp(file[i].name, after) > 0) &&
+            (!best || strcmp(file[i].name, best->name) < 0))
+            best = &file[i];
+    return best;
+}
+
+static bool add_file(EVP_MD_CTX *c, const struct core_file *f)
+{
+    unsigned char len[8];
+
+    for (unsigned i = 0; i < 8; i++)
+        len[i] = (unsigned char)((uint64_t)f->n_bytes >> (8 * i));
+    return EVP_DigestUpdate(c, f->name, strlen(f->name) + 1) &&
+           EVP_DigestUpdate(c, len, sizeof(len)) &&
+           (f->n_bytes == 0 || EVP_DigestUpdate(c, f->bytes, f->n_bytes));
+}
+
+int ads_content_hash(const struct core_file *file, size_t n, char out[ADS_VERSION_LEN + 1],
+                     struct core_err *err)
+{
+    unsigned char md[EVP_MAX_MD_SIZE];
+    const struct core_file *f = NULL;
+    unsigned n_md = 0;
+    int rc = 0;
+    EVP_MD_CTX *c = EVP_MD_CTX_new();
+
+    if (!c || !EVP_DigestInit_ex(c, EVP_sha256(), NULL)) {
+        rc = core_err_nomem(err, "content hash");
+        goto out;
+    }
+    while ((f = next_by_name(file, n, f ? f->name : NULL))) {
+        if (!add_file(c, f)) {
+            rc = core_err_set(err, CORE_E_INTERNAL, "content hash: SHA-256 failed");
+            goto out;
+        }
+    }
+    if (!EVP_DigestFinal_ex(c, md, &n_md) || 2 * n_md != ADS_VERSION_LEN) {
+        rc = core_err_set(err, CORE_E_INTERNAL, "content hash: SHA-256 failed");
+        goto out;
+    }
+    for (unsigned i = 0; i < n_md; i++)
+        snprintf(out + 2 * i, 3, "%02x", md[i]);
+out:
+    EVP_MD_CTX_free(c);
+    return rc;
+}

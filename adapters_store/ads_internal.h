@@ -1,0 +1,369 @@
+/* adapters_store/ads_internal.h - what the files of this folder share.
+ *
+ * Two things exclude each other, and never nest the other way round:
+ *
+ *   the gate   one mover at a time, of all threads (is_moving) and of all processes
+ *              on the directory (flock). Held over disk I/O. Whoever moves a
+ *              pointer, or adds or removes a version, is inside.
+ *   the lock   store->lock, CORE_RANK_STORE. Short; no I/O, allocation, callback
+ *              or log under it.
+ *
+ * The index (which tasks, which history, which versions) is *written* with both
+ * held and *read* with either. Cache state, pins and counters belong to the lock.
+ */
+#ifndef ADS_INTERNAL_H
+#define ADS_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "adapters_store/ads_store.h"
+#include "core/base/buf.h"
+#include "core/base/lock.h"
+
+/* ---- ads_index.c: hash table with the link inside the element --------------- */
+
+struct ads__node { /* first member of the element */
+    struct ads__node *next;
+    const char *key; /* inside the element */
+    uint64_t hash;
+};
+struct ads__table {
+    struct ads__node **bucket;
+    size_t n_buckets; /* a power of two */
+    size_t n;
+};
+struct ads__node *ads__table_find(const struct ads__table *t, const char *key);
+
+/* ---- what is known of a version and of a task ------------------------------- */
+
+/* Text shared by the index and by any number of struct ads_info. */
+struct ads__text {
+    atomic_uint n_refs;
+    char s[];
+};
+struct ads__text *ads__text_new(const char *s, size_t n);
+void ads__text_unref(struct ads__text *t); /* NULL is fine */
+
+/* What version.json says, decoded. */
+struct ads__meta {
+    char kind[24], method[24];
+    uint64_t n_bytes; /* of the files */
+    struct ads__text *program;
+};
+void ads__meta_release(struct ads__meta *m);
+
+enum { ADS__HISTORY_MAX = 10000, ADS__FILES_MAX = 256 };
+
+/* A task's pointer file, decoded. `current` indexes entry[], -1 = none. An empty
+ * history is a tombstone: the task does not exist, but its generations go on. */
+struct ads__entry {
+    char version[ADS_VERSION_LEN + 1];
+    uint64_t created_ms;
+    uint64_t generation; /* of the move that last made it current; 0 = none did */
+};
+struct ads__record {
+    char task[ADS_NAME_MAX + 1];
+    uint64_t generation;
+    struct ads__entry *entry; /* in the order in which they were put */
+    size_t n;
+    long current;
+};
+void ads__record_release(struct ads__record *r);
+int ads__record_add(struct ads__record *r, const char *version, uint64_t created_ms,
+                    struct core_err *err);
+void ads__record_remove(struct ads__record *r, size_t i);
+void ads__record_move(struct ads__record *r, long to); /* counts a generation */
+long ads__record_find(const struct ads__record *r, const char *version);
+/* The entry that was current last before `current`; -1 if none was. */
+long ads__record_before(const struct ads__record *r);
+
+/* ads_json.c. The parsers return CORE_E_ADAPTER_INVALID for text that is damaged,
+ * CORE_E_NOMEM, or 0. */
+int ads__record_parse(struct ads__record *r, const char *task, const char *text, size_t n,
+                      struct core_err *err);
+void ads__record_write(const struct ads__record *r, struct core_buf *out);
+
+struct ads__file { /* one file as version.json lists it */
+    char name[ADS_NAME_MAX + 1];
+    uint64_t n_bytes;
+};
+struct ads__manifest {
+    struct ads__meta meta;
+    struct ads__file *file; /* in order of name */
+    size_t n;
+};
+void ads__manifest_release(struct ads__manifest *m);
+int ads__manifest_parse(struct ads__manifest *m, const char *version, const char *text, size_t n,
+                        struct core_err *err);
+int ads__manifest_write(const struct ads__meta *meta, const char *version, const char *base,
+                        uint64_t created_ms, const struct core_file *file, size_t n,
+                        struct core_buf *out, struct core_err *err);
+/* The program of a delta as JSON text. *out is new. */
+int ads__program_text(const struct delta *d, struct ads__text **out, struct core_err *err);
+
+/* ---- ads_cache.c: what is resident ------------------------------------------ */
+
+enum ads__state { ADS__ABSENT, ADS__LOADING, ADS__RESIDENT };
+
+struct ads__resident { /* a compiled delta, on its own so that dropping it allocates nothing */
+    struct ads__resident *next_dead;
+    struct delta *delta;
+    uint64_t n_bytes;
+};
+struct ads__resident *ads__resident_new(struct delta **d); /* takes *d */
+void ads__resident_free(struct ads__resident *r);          /* NULL is fine */
+
+struct ads__version {
+    struct ads__node node; /* key: hash */
+    char hash[ADS_VERSION_LEN + 1];
+    struct ads_store *store;
+    struct ads__meta meta; /* immutable */
+    /* synced data: the lock */
+    unsigned n_refs;   /* adapters and jobs that point here; at 0 it goes */
+    unsigned n_listed; /* histories that name it; at 0 its files go */
+    unsigned n_holds;  /* tasks pinned by hand that point to it */
+    unsigned n_pins;   /* acquired, or waiting for the load */
+    enum ads__state state;
+    bool is_claimed;                /* LOADING: a thread has begun */
+    struct ads__resident *resident; /* in RESIDENT */
+    uint64_t n_bytes_known;         /* resident size when it was last compiled; 0 = not yet */
+    struct ads__waiter *waiter, **waiter_end;
+    struct ads__version *lru_prev, *lru_next;
+    bool is_in_lru;
+    struct ads__version *next_dead;
+};
+
+struct ads_adapter { /* immutable but for the counts; see ads_store.h */
+    struct ads__version *v;
+    char task[ADS_NAME_MAX + 1];
+    uint64_t generation, created_ms;
+    /* synced data */
+    unsigned n_pins;
+    bool is_listed, is_kept;
+    struct ads_adapter *next_dead;
+};
+
+struct ads__waiter {
+    struct ads__waiter *next;
+    struct ads_adapter *adapter; /* pinned already */
+    ads_ready_fn ready;
+    void *arg;
+    bool is_current; /* asked for the task, not for a version: a fallback will do */
+};
+
+struct ads__task {
+    struct ads__node node; /* key: name */
+    char name[ADS_NAME_MAX + 1];
+    uint64_t generation;
+    struct ads_adapter **hist; /* as the record's entries */
+    size_t n_hist;
+    struct ads_adapter *current; /* or NULL */
+    uint64_t scan;               /* gate only: the last sync that saw its file */
+    /* synced data */
+    bool is_pinned;
+    uint64_t n_requests;
+    double last_used;
+    struct ads__task *next_dead;
+};
+
+/* Things taken out under the lock, to be freed after it. */
+struct ads__dead {
+    struct ads__resident *resident;
+    struct ads_adapter *adapter;
+    struct ads__version *version;
+    struct ads__task *task;
+    void *memory[4];
+    unsigned n_memory;
+};
+void ads__dead_free(struct ads__dead *d);
+
+struct ads__cache {
+    uint64_t n_bytes, n_bytes_max;
+    uint64_t n_bytes_fixed; /* of those that are pinned or held */
+    size_t n_resident, n_loading;
+    uint64_t n_pins;                      /* sum over all versions */
+    struct ads__version *lru_old, *lru_new; /* droppable ones */
+    uint64_t n_evictions;
+};
+
+/* All with the lock held. */
+void ads__cache_pin(struct ads_store *s, struct ads_adapter *a);
+void ads__cache_unpin(struct ads_store *s, struct ads_adapter *a, struct ads__dead *dead);
+/* One hold more or less (by = 1, -1) on the adapter's version; NULL is fine. */
+void ads__cache_hold(struct ads_store *s, const struct ads_adapter *a, int by);
+void ads__cache_begin(struct ads_store *s, struct ads__version *v); /* ABSENT -> LOADING */
+/* LOADING -> ABSENT; returns the waiters. */
+struct ads__waiter *ads__cache_fail(struct ads_store *s, struct ads__version *v);
+/* ABSENT or LOADING -> RESIDENT, dropping the oldest ones for it. *r is taken, and
+ * NULL, on success. CORE_E_OVERLOADED: what is in use leaves no room. */
+int ads__cache_insert(struct ads_store *s, struct ads__version *v, struct ads__resident **r,
+                      struct ads__dead *dead, struct core_err *err);
+struct ads__waiter *ads__cache_waiters(struct ads__version *v); /* takes the list */
+void ads__cache_drop(struct ads_store *s, struct ads__version *v, struct ads__dead *dead);
+bool ads__cache_has_room(const struct ads_store *s, const struct ads__version *v);
+void ads__version_unref(struct ads_store *s, struct ads__version *v, struct ads__dead *dead);
+/* Asserts I1 to I6; walks every version. */
+bool ads__cache_ok(const struct ads_store *s);
+
+/* ---- ads_index.c: tasks ------------------------------------------------------ */
+
+struct ads__index {
+    struct ads__table task, version;
+    struct ads__task **sorted; /* by name */
+    size_t sorted_max;
+    uint64_t n_bytes_stored; /* of versions with n_listed > 0 */
+    size_t n_stored;
+};
+
+/* A new state of one task, prepared (which may fail) and committed (which cannot). */
+struct ads__change {
+    struct ads__task *task; /* the existing one or a new one; NULL: nothing to do */
+    bool is_new;
+    uint64_t generation;
+    struct ads_adapter **hist;
+    size_t n;
+    long current;
+    struct ads_adapter *fresh; /* adapters made here, by next_dead */
+    struct ads__node **bucket[2];
+    size_t n_buckets[2];
+    struct ads__task **sorted;
+    size_t sorted_max;
+};
+struct ads__version *ads__version_new(struct ads_store *s, const char *hash,
+                                      struct ads__meta *meta); /* takes *meta */
+/* Gate. `fresh` lists (by next_dead) versions that the record names and the index
+ * does not have yet; commit takes those it needs off the list. */
+int ads__index_prepare(struct ads_store *s, struct ads__change *c, const struct ads__record *r,
+                       struct ads__version *fresh, struct core_err *err);
+void ads__change_release(struct ads__change *c);
+/* Gate and lock. */
+void ads__index_commit(struct ads_store *s, struct ads__change *c, struct ads__version **fresh,
+                       struct ads__dead *dead);
+struct ads__task *ads__index_task(const struct ads_store *s, const char *name);
+struct ads__version *ads__index_version(const struct ads_store *s, const char *hash);
+/* Position of the first task whose name is >= name (or > name). */
+size_t ads__index_lower(const struct ads_store *s, const char *name, bool is_after);
+bool ads__index_equals(const struct ads__task *t, const struct ads__record *r);
+int ads__index_record(const struct ads__task *t, struct ads__record *out, struct core_err *err);
+/* The adapter of `version` (full or prefix), or the current one. *err is set. */
+int ads__index_resolve(const struct ads_store *s, const char *task, const char *version,
+                       struct ads__task **t, struct ads_adapter **a, struct core_err *err);
+void ads__index_info(const struct ads__task *t, const struct ads_adapter *a,
+                     struct ads_info *info);
+void ads__index_free(struct ads_store *s);
+
+/* ---- ads_disk.c -------------------------------------------------------------- */
+
+struct ads__disk {
+    int root, versions, tasks, tmp, damaged, lock; /* descriptors, -1 = not open */
+    uint64_t n_changes; /* the directory's counter, as of our last look inside the gate */
+    bool is_behind;
+};
+
+/* Tests only: counts down at each system call of ads_disk.c that can fail; the one
+ * that finds 0 fails with ads__fail_errno (a write after half its bytes), and with
+ * ads__fail_sticky all later ones too. */
+extern atomic_long ads__fail_at;
+extern int ads__fail_errno;
+extern bool ads__fail_sticky;
+
+int ads__disk_open(struct ads__disk *d, const char *dir, struct core_err *err);
+void ads__disk_close(struct ads__disk *d);
+/* The flock. *is_foreign: another process has moved something since our last look. */
+int ads__disk_lock(struct ads__disk *d, bool *is_foreign, struct core_err *err);
+void ads__disk_unlock(struct ads__disk *d);
+void ads__disk_changed(struct ads__disk *d); /* count a change, inside the lock */
+void ads__disk_forget(struct ads__disk *d);  /* the look failed: the next one is foreign */
+
+/* A complete, synced version in tmp/, invisible yet. */
+struct ads__stage {
+    char name[17]; /* in tmp/; "" = nothing staged */
+    int fd;        /* its directory, flocked so that no sweep takes it */
+};
+int ads__disk_stage(struct ads__disk *d, struct ads__stage *st, const struct core_file *file,
+                    size_t n, const struct core_buf *manifest, struct core_err *err);
+void ads__disk_unstage(struct ads__disk *d, struct ads__stage *st);
+int ads__disk_publish(struct ads__disk *d, struct ads__stage *st, const char *hash,
+                      struct core_err *err);
+bool ads__disk_has(const struct ads__disk *d, const char *hash);
+/* CORE_E_ADAPTER_INVALID: the version is damaged or missing. Anything else: it could
+ * not be looked at now. _stat checks that all is there, _read the bytes themselves. */
+int ads__disk_stat(const struct ads__disk *d, const char *hash, struct ads__meta *meta,
+                   struct core_err *err);
+int ads__disk_read(const struct ads__disk *d, const char *hash, struct ads_files *out,
+                   struct core_err *err);
+int ads__disk_set_aside(struct ads__disk *d, const char *hash, const char *reason,
+                        struct core_err *err);
+void ads__disk_task_aside(struct ads__disk *d, const char *task, const char *reason);
+int ads__disk_remove(struct ads__disk *d, const char *hash, struct core_err *err);
+void ads__disk_sweep(struct ads__disk *d); /* inside the lock: empties tmp/ */
+/* 1 and *out empty: there is no such file. */
+int ads__disk_task_read(const struct ads__disk *d, const char *task, struct core_buf *out,
+                        struct core_err *err);
+/* Replaces the pointer; on failure puts the old one (or none) back. */
+int ads__disk_task_write(struct ads__disk *d, const char *task, const struct core_buf *text,
+                         const struct core_buf *old, struct core_err *err);
+/* Calls visit for every name in tasks/ (without .json) or in versions/, until it
+ * returns nonzero, which is returned. */
+int ads__disk_each(const struct ads__disk *d, bool is_version,
+                   int (*visit)(void *arg, const char *name), void *arg, struct core_err *err);
+
+/* ---- ads_loader.c -------------------------------------------------------------- */
+
+struct ads__loader;
+struct ads__job;
+int ads__loader_start(struct ads__loader **out, struct core_err *err);
+void ads__loader_stop(struct ads__loader **l); /* after all jobs */
+struct ads__job *ads__job_new(void (*work)(void *arg), void *arg);
+void ads__job_free(struct ads__job *j); /* one that was not submitted; NULL is fine */
+void ads__loader_load(struct ads__loader *l, struct ads__job *j, void *arg); /* takes j */
+/* Takes j on success. CORE_E_OVERLOADED. */
+int ads__loader_run(struct ads__loader *l, struct ads__job *j, struct core_err *err);
+
+/* ---- ads_store.c, ads_sync.c, ads_move.c, ads_use.c ----------------------------------------- */
+
+struct ads_store {
+    /* thread data: set at open */
+    const struct model *model;
+    uint64_t store_max_bytes, upload_max_bytes;
+    struct ads__loader *loader;
+    /* the gate */
+    struct ads__disk disk;
+    uint64_t scan;
+    size_t n_skipped; /* pointer files that we could not take up: versions that look
+                       * unused may be theirs, so none is removed from disk */
+    /* synced data */
+    struct core_mutex lock;
+    pthread_cond_t changed; /* gate free; a pin or a load gone */
+    unsigned n_sleepers;
+    bool is_moving;
+    struct ads__index index;
+    struct ads__cache cache;
+    uint64_t n_loads_ok, n_loads_failed;
+    uint64_t load_ns;
+};
+
+uint64_t ads__now_ms(void); /* wall clock */
+/* Inside, the index is what the directory says. */
+int ads__gate_enter(struct ads_store *s, struct core_err *err);
+void ads__gate_leave(struct ads_store *s);
+void ads__sleep(struct ads_store *s); /* lock held: until `changed` */
+void ads__sleep_until(struct ads_store *s, uint64_t at_ns);
+void ads__wake(struct ads_store *s);  /* lock held */
+
+/* ads_sync.c; gate. Takes up every pointer file. */
+int ads__sync(struct ads_store *s, struct core_err *err);
+/* Writes `r` and makes it the task's state. `fresh` as in ads__index_prepare(). */
+int ads__move(struct ads_store *s, const struct ads__record *r, struct ads__version **fresh,
+              struct core_err *err);
+/* The record of a task as it is now; a tombstone or an empty one if it has none. */
+int ads__record_now(struct ads_store *s, const char *task, struct ads__record *out,
+                    struct core_err *err);
+/* Looks again at a version whose load found damage. 0: it is good now. Else it is
+ * out of every history, each task has fallen back, and the code says why. */
+int ads__condemn(struct ads_store *s, const char *hash, struct core_err *err);
+
+/* ads_use.c: loads v on this thread unless another has begun. */
+void ads__load_run(struct ads__version *v);
+
+#endif

@@ -1,0 +1,114 @@
+/* server/api/adapters.c - see adapters.h. */
+#include "server/api/adapters.h"
+
+#include <string.h>
+
+#include "core/base/lock.h"
+#include "server/json_writer.h"
+#include "server/srv.h"
+
+static void write_time(struct json_writer *w, const char *name, double seconds)
+{
+    jw_key(w, name);
+    if (seconds > 0)
+        jw_double(w, seconds);
+    else
+        jw_null(w);
+}
+
+void adapters_write(struct json_writer *w, const struct ads_info *info)
+{
+    jw_object(w);
+    jw_key(w, "task");
+    jw_cstr(w, info->task);
+    jw_key(w, "version");
+    jw_cstr(w, info->version);
+    jw_key(w, "generation");
+    jw_uint(w, info->generation);
+    jw_key(w, "kind");
+    jw_cstr(w, info->kind);
+    jw_key(w, "method");
+    jw_cstr(w, info->method);
+    jw_key(w, "program");
+    if (info->program_json)
+        jw_raw(w, info->program_json, strlen(info->program_json));
+    else
+        jw_raw(w, "[]", 2);
+    jw_key(w, "state");
+    jw_cstr(w, info->is_resident ? "resident" : "stored");
+    jw_key(w, "pinned");
+    jw_bool(w, info->is_pinned);
+    jw_key(w, "current");
+    jw_bool(w, info->is_current);
+    jw_key(w, "bytes_stored");
+    jw_uint(w, info->bytes_stored);
+    jw_key(w, "bytes_resident");
+    jw_uint(w, info->bytes_resident);
+    write_time(w, "created", info->created);
+    write_time(w, "last_used", info->last_used);
+    jw_key(w, "requests");
+    jw_uint(w, info->n_requests);
+    jw_object_end(w);
+}
+
+static void run(void *arg)
+{
+    struct adapters_work *w = arg;
+    struct srv_request *r = w->r;
+    bool must_resume;
+
+    w->work(w);
+    core_lock(&r->sync.lock);
+    w->is_done = true;
+    must_resume = srv_request_wake_locked(r);
+    core_unlock(&r->sync.lock);
+    if (must_resume)
+        http_resume(r);
+    srv_request_unref(r);
+}
+
+static enum srv_outcome on_done(struct srv_request *r)
+{
+    struct adapters_work *w = r->state;
+    struct core_err err = {0};
+    bool is_done;
+    int stop_code;
+
+    core_lock(&r->sync.lock);
+    is_done = w->is_done;
+    stop_code = r->sync.stop_code;
+    core_unlock(&r->sync.lock);
+    if (!is_done && !stop_code)
+        return SRV_WAIT;
+    if (!is_done) { /* the work goes on without us */
+        srv_request_stop_err(stop_code, &err);
+        srv_reply_error(r, &err);
+    } else if (w->err.code) {
+        srv_reply_error(r, &w->err);
+    } else {
+        w->answer(w);
+    }
+    return SRV_ANSWERED;
+}
+
+enum srv_outcome adapters_run(struct srv_request *r, struct adapters_work *w)
+{
+    struct core_err err = {0};
+
+    w->r = r;
+    r->next = on_done;
+    srv_request_ref(r);
+    if (ads_run_async(r->srv->store, run, w, &err) < 0) {
+        srv_request_unref(r);
+        srv_reply_error(r, &err);
+        return SRV_ANSWERED;
+    }
+    return SRV_WAIT;
+}
+
+void adapters_state_free(struct srv_request *r)
+{
+    struct adapters_work *w = r->state;
+
+    ads_info_release(&w->info);
+}

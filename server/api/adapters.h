@@ -1,0 +1,28 @@
+/* server/api/adapters.h - what the adapter endpoints share: the adapter object, and
+ * work that blocks. */
+#ifndef SERVER_API_ADAPTERS_H
+#define SERVER_API_ADAPTERS_H
+
+#include "adapters_store/ads_store.h"
+#include "server/request.h"
+
+struct json_writer;
+
+/* Writes the adapter object of api.md. */
+void adapters_write(struct json_writer *w, const struct ads_info *info);
+
+/* Disk work of an endpoint, on a worker of the store while the connection is
+ * suspended. Lives in the request's arena; free what `work` made in state_free. */
+struct adapters_work {
+    struct srv_request *r;
+    int (*work)(struct adapters_work *w); /* fills info or err */
+    void (*answer)(struct adapters_work *w);
+    struct ads_info info;
+    struct core_err err;
+    bool is_done; /* sync.lock of the request */
+};
+/* Starts r->state's work; `answer` runs on the HTTP thread when it has succeeded. */
+enum srv_outcome adapters_run(struct srv_request *r, struct adapters_work *w);
+void adapters_state_free(struct srv_request *r);
+
+#endif

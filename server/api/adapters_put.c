@@ -1,0 +1,139 @@
+/* server/api/adapters_put.c - PUT /v1/adapters/{task}: files in, a version out. The body
+ * is unpacked, compiled and stored on a worker; HTTP threads do no disk I/O. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "core/base/err.h"
+#include "server/api/adapters.h"
+#include "server/http/upload.h"
+#include "server/json_writer.h"
+#include "server/routes.h"
+#include "server/srv.h"
+
+struct put {
+    struct adapters_work work; /* first: r->state */
+    struct ads_put_options opt;
+    char if_match[ADS_VERSION_LEN + 1];
+    const char *form_type; /* Content-Type of a multipart form, else NULL: a tar */
+    bool is_first;         /* the task did not exist before: 201 whatever the version */
+};
+
+static int put_work(struct adapters_work *w)
+{
+    struct put *p = (struct put *)w;
+    struct srv_request *r = w->r;
+    struct upload u = {0};
+    int rc;
+
+    p->is_first = ads_get(r->srv->store, r->task, NULL, &w->info, NULL) == CORE_E_UNKNOWN_TASK;
+    ads_info_release(&w->info);
+    if (p->form_type)
+        rc = upload_read_multipart(&u, p->form_type, r->body.p, r->body.n, &w->err);
+    else
+        rc = upload_read_tar(&u, r->body.p, r->body.n, r->srv->cfg.max_upload_bytes, &w->err);
+    if (rc == 0)
+        rc = ads_put(r->srv->store, r->task, u.file, u.n, &p->opt, &w->info, &w->err);
+    upload_release(&u);
+    return rc;
+}
+
+static void put_answer(struct adapters_work *w)
+{
+    const struct put *p = (struct put *)w;
+    struct core_buf body = {0};
+    struct json_writer jw = {.out = &body};
+    char etag[ADS_VERSION_LEN + 3];
+
+    adapters_write(&jw, &w->info);
+    snprintf(etag, sizeof(etag), "\"%s\"", w->info.version);
+    if (!p->opt.is_dry_run)
+        srv_reply_header(w->r, "ETag", etag);
+    srv_reply_json(w->r, (w->info.is_new || p->is_first) && !p->opt.is_dry_run ? 201 : 200, &body,
+                   &jw);
+}
+
+static bool is_type(const char *type, const char *wanted)
+{
+    const size_t n = strlen(wanted);
+
+    return !strncasecmp(type, wanted, n) && (!type[n] || type[n] == ';' || type[n] == ' ');
+}
+
+/* A tar is known by its bytes, so several media types will do. */
+static int read_type(struct srv_request *r, struct put *p, struct core_err *err)
+{
+    static const char *const tar[] = {
+        "application/x-tar",    "application/tar",    "application/gzip",
+        "application/x-gzip",   "application/zstd",   "application/x-gtar",
+        "application/x-tar+gzip", "application/octet-stream"};
+    const char *type = http_header(r, "Content-Type");
+
+    if (!type)
+        return 0;
+    if (is_type(type, "multipart/form-data")) {
+        p->form_type = type;
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof(tar) / sizeof(tar[0]); i++)
+        if (is_type(type, tar[i]))
+            return 0;
+    return core_err_set_param(err, CORE_E_MEDIA_TYPE, "Content-Type",
+                              "an adapter is a multipart/form-data form or an application/x-tar "
+                              "(plain, gzip or zstd)");
+}
+
+/* If-Match: "<version>"; If-None-Match: *. */
+static int read_guards(struct srv_request *r, struct put *p, struct core_err *err)
+{
+    const char *match = http_header(r, "If-Match"), *none = http_header(r, "If-None-Match");
+    size_t n;
+
+    if (match) {
+        match += *match == '"';
+        n = strcspn(match, "\"");
+        if (n != ADS_VERSION_LEN || strspn(match, "0123456789abcdef") != n)
+            return core_err_set_param(err, CORE_E_BAD_FIELD, "If-Match",
+                                      "If-Match: expected one version, 64 hex digits in quotes");
+        memcpy(p->if_match, match, n);
+        p->opt.if_match = p->if_match;
+    }
+    if (none && strcmp(none, "*") != 0)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "If-None-Match",
+                                  "If-None-Match: only * is understood");
+    p->opt.if_none_match = none != NULL;
+    return 0;
+}
+
+enum srv_outcome srv_adapters_put(struct srv_request *r)
+{
+    struct put *p = arena_alloc(&r->arena, 1, sizeof(*p));
+    struct core_err err = {0};
+    bool activate = true;
+    int rc = 0;
+
+    if (!p)
+        rc = core_err_nomem(&err, "request");
+    else if (!ads_name_ok(r->task))
+        rc = core_err_set_param(&err, CORE_E_BAD_FIELD, "task",
+                                "task: a letter or digit and up to 127 of A-Z a-z 0-9 . _ -");
+    if (rc == 0)
+        rc = srv_query_bool(r, "dry_run", false, &p->opt.is_dry_run, &err);
+    if (rc == 0)
+        rc = srv_query_bool(r, "activate", true, &activate, &err);
+    if (rc == 0)
+        rc = read_type(r, p, &err);
+    if (rc == 0)
+        rc = read_guards(r, p, &err);
+    if (rc < 0) {
+        srv_reply_error(r, &err);
+        return SRV_ANSWERED;
+    }
+    p->opt.no_activate = !activate;
+    p->work.work = put_work;
+    p->work.answer = put_answer;
+    r->state = p;
+    r->state_free = adapters_state_free;
+    snprintf(r->label, sizeof(r->label), "%s", r->task);
+    return adapters_run(r, &p->work);
+}

@@ -1,0 +1,165 @@
+/* server/api/infer.h - POST /v1/infer in its parts. Read infer_post.c first.
+ *
+ *   infer_post.c     the life of a call: parse, acquire, submit, answer
+ *   infer_parse.c    JSON -> struct infer_item
+ *   infer_params.c   the table of parameters
+ *   infer_run.c      items -> engine jobs; the callbacks of store and engine
+ *   infer_output.c   finished jobs -> JSON
+ *   infer_stream.c   a running job -> server-sent events
+ *
+ * An HTTP request has items (one, or those of `requests`); an item has calls, one for
+ * each task; a call has jobs, one for each input and completion. All of it lives in
+ * the request's arena.
+ */
+#ifndef SERVER_API_INFER_H
+#define SERVER_API_INFER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "core/base/buf.h"
+#include "core/base/err.h"
+#include "core/task/task.h"
+#include "core/tok/tok.h"
+#include "server/metrics.h"
+
+struct ads_adapter;
+struct arena;
+struct engine_job;
+struct json_writer;
+struct srv;
+struct srv_request;
+
+/* Of one item. Fields in the order of the table in infer_params.c. */
+struct infer_params {
+    uint32_t given; /* bit i: the i-th parameter of the table was given */
+    bool logits, truncate, ignore_eos, return_tokens;
+    double threshold, timeout;
+    int priority;
+    unsigned max_tokens, top_k, n, logprobs;
+    double temperature, top_p, min_p, repetition_penalty;
+    uint64_t seed;
+    const char *const *stop; /* [n_stop] */
+    size_t n_stop;
+};
+
+struct infer_spec {
+    const char *task, *version; /* version NULL: the current one */
+};
+
+struct infer_item {
+    char path[32];  /* "" or "requests[3].": in front of a field's name in errors */
+    struct infer_spec *spec;
+    size_t n_specs;
+    bool is_tasks;  /* `tasks`: answered by `results` */
+    struct task_input *input;
+    size_t n_inputs;
+    bool is_inputs; /* `inputs`: answered by `outputs` */
+    bool is_stream;
+    struct infer_params params;
+    struct infer_call *call; /* [n_specs] */
+    struct core_err err;     /* its first failure: then it has no other answer */
+};
+
+struct infer_call {
+    struct srv_request *r;
+    const struct infer_item *item;
+    const struct infer_spec *spec;
+    struct metrics_task *metrics; /* held; NULL: the task is not known to exist */
+    const struct ads_adapter *adapter; /* pinned; NULL for base */
+    const struct delta *delta;
+    const char *version;
+    uint64_t generation;
+    struct infer_params params; /* the item's over those of the task's task.json */
+    struct infer_job *job;
+    size_t n_jobs;
+    uint64_t load_started_ns;
+    bool is_waiting, is_running; /* counted in metrics_waiting(), metrics_running() */
+    /* sync.lock of the request: */
+    struct core_err load_err;
+    double load_seconds;
+};
+
+/* Owners: the HTTP thread until it is submitted, the engine thread until is_done,
+ * then the HTTP thread again. While it streams, `text` is shared under sync.lock. */
+struct infer_job {
+    struct infer_call *call;
+    const struct task_input *input;
+    struct engine_job *job; /* NULL until made */
+    struct tok_encoding enc; /* of a tagging task: offsets; else empty */
+    unsigned max_tokens;
+    struct task_text *decoder; /* NULL: no tokenizer, or no generation */
+    struct core_buf text;
+    bool is_stopped; /* by a stop string */
+    int32_t *id;     /* with logprobs: [max_tokens], and n_top each */
+    float *logprob;
+    int32_t *top_id;
+    float *top_logprob;
+    size_t n_tokens;
+    uint64_t last_ns;
+    struct metrics_histogram gaps;
+    struct core_err err;
+    /* sync.lock of the request: */
+    bool is_done;
+};
+
+struct infer {
+    struct infer_item *item;
+    size_t n_items;
+    bool is_requests;
+    /* Streaming: the HTTP thread's. */
+    struct core_buf event; /* being sent */
+    size_t n_event_sent, n_text_sent, n_ids_sent;
+    bool is_last_event;
+    /* sync.lock of the request: */
+    size_t n_pending; /* loads, or jobs, that are under way */
+};
+
+/* ---- infer_params.c -------------------------------------------------------------- */
+
+struct json_t;
+void infer_params_init(struct infer_params *p);
+/* Reads the members of `object` over *p; texts go to the arena. `path` stands in front of
+ * names. CORE_E_UNKNOWN_FIELD, CORE_E_BAD_FIELD, CORE_E_NOMEM. */
+int infer_params_read(struct infer_params *p, const struct json_t *object, const char *path,
+                      struct arena *a, struct core_err *err);
+/* What `over` was given, over *p. */
+void infer_params_merge(struct infer_params *p, const struct infer_params *over);
+/* True if the parameter of that name was given, or set by the task's task.json. */
+bool infer_params_has(const struct infer_params *p, const char *name);
+
+/* ---- infer_parse.c --------------------------------------------------------------- */
+
+/* Body text -> items. An error of one element of `requests` is that item's; any
+ * other is the call's. At most max_items jobs. */
+int infer_parse(struct infer *in, const char *body, size_t n_body, size_t max_items,
+                struct arena *a, struct core_err *err);
+
+/* ---- infer_run.c ----------------------------------------------------------------- */
+
+/* Pins the adapters of all calls; n_pending tells how many are being loaded. */
+int infer_acquire(struct srv_request *r, struct infer *in, struct core_err *err);
+/* Once nothing is being loaded any more: encodes the inputs and submits the jobs of
+ * every item that has no error. */
+void infer_submit(struct srv_request *r, struct infer *in);
+/* Cancels what is under way. Any thread with a reference. */
+void infer_cancel(struct srv_request *r);
+/* Gives everything back; nothing is under way. */
+void infer_release(struct srv_request *r);
+
+/* ---- infer_output.c -------------------------------------------------------------- */
+
+/* The answer object of an item without an error whose jobs are all done. */
+void infer_write_item(struct json_writer *w, const struct srv_request *r,
+                      const struct infer_item *item);
+/* The whole answer. */
+void infer_write(struct json_writer *w, const struct srv_request *r, const struct infer *in);
+
+/* ---- infer_stream.c -------------------------------------------------------------- */
+
+/* srv_reply.read of a streaming call. */
+ssize_t infer_stream_read(struct srv_request *r, char *p, size_t n);
+
+#endif

@@ -1,0 +1,463 @@
+/* server/api/infer_output.c - finished jobs to JSON: one writer for each kind of
+ * task. What is arithmetic (softmax, merging tags) is core/task's. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/alloc.h"
+#include "core/base/utf8.h"
+#include "core/delta/delta.h"
+#include "core/engine/engine.h"
+#include "core/model/model.h"
+#include "server/api/infer.h"
+#include "server/json_writer.h"
+#include "server/request.h"
+#include "server/srv.h"
+
+static void write_label(struct json_writer *w, const struct delta *d, size_t i)
+{
+    char buf[24];
+
+    jw_cstr(w, task_label(d, i, buf));
+}
+
+static void write_scores(struct json_writer *w, const struct delta *d, const float *score,
+                         size_t n)
+{
+    char buf[24];
+
+    jw_key(w, "scores");
+    jw_object(w);
+    for (size_t i = 0; i < n; i++) {
+        jw_key(w, task_label(d, i, buf));
+        jw_float(w, score[i]);
+    }
+    jw_object_end(w);
+}
+
+static size_t largest(const float *v, size_t n)
+{
+    size_t best = 0;
+
+    for (size_t i = 1; i < n; i++)
+        if (v[i] > v[best])
+            best = i;
+    return best;
+}
+
+/* Scratch for n floats; a failure marks the answer as short of memory. */
+static float *scores_of(struct json_writer *w, const struct delta *d, const float *logits,
+                        size_t n)
+{
+    float *score = core_calloc(n, sizeof(*score));
+
+    if (!score)
+        w->out->is_short = true;
+    else if (task_scores(d, logits, n, score) < 0)
+        w->has_nan = true;
+    return score;
+}
+
+static void write_classes(struct json_writer *w, const struct infer_job *j, const float *logits,
+                          size_t n)
+{
+    const struct delta *d = j->call->delta;
+    float *score = scores_of(w, d, logits, n);
+    size_t best;
+
+    if (!score)
+        return;
+    if (d->head.kind == DELTA_MULTI_LABEL) {
+        jw_key(w, "labels");
+        jw_array(w);
+        for (size_t i = 0; i < n; i++)
+            if ((double)score[i] > j->call->params.threshold)
+                write_label(w, d, i);
+        jw_array_end(w);
+    } else {
+        best = largest(score, n);
+        jw_key(w, "label");
+        write_label(w, d, best);
+        jw_key(w, "score");
+        jw_float(w, score[best]);
+    }
+    write_scores(w, d, score, n);
+    core_free(score);
+}
+
+static void write_regression(struct json_writer *w, const float *v, size_t n)
+{
+    jw_key(w, n == 1 ? "value" : "values");
+    if (n == 1)
+        jw_float(w, v[0]);
+    else
+        jw_floats(w, v, n);
+}
+
+/* ---- tagging ------------------------------------------------------------------------ */
+
+/* Byte positions of code points, asked for in any order, fast in ascending order. */
+struct slicer {
+    const char *text;
+    size_t n, at_byte, at_point;
+};
+
+static size_t byte_of(struct slicer *s, size_t point)
+{
+    if (point < s->at_point)
+        s->at_byte = s->at_point = 0;
+    while (s->at_point < point && s->at_byte < s->n) {
+        const size_t len = core_utf8_len(s->text + s->at_byte, s->n - s->at_byte);
+
+        s->at_byte += len ? len : 1;
+        s->at_point++;
+    }
+    return s->at_byte;
+}
+
+static void write_slice(struct json_writer *w, struct slicer *s, uint32_t start, uint32_t end)
+{
+    const size_t from = byte_of(s, start), to = byte_of(s, end);
+
+    jw_key(w, "text");
+    jw_str(w, s->text + from, to - from);
+    jw_key(w, "start");
+    jw_uint(w, start);
+    jw_key(w, "end");
+    jw_uint(w, end);
+}
+
+/* True for the tokens that an answer is about: those of the input, not those that the
+ * tokenizer put around it. Of an input of tokens that is all. */
+static bool is_of_input(const struct infer_job *j, size_t row)
+{
+    return j->input->form == TASK_TOKENS || j->enc.seq[row] != 255;
+}
+
+static void write_tag(struct json_writer *w, const struct infer_job *j, const struct task_tag *tag,
+                      struct slicer text[2])
+{
+    const struct tok *tok = model_tok(j->call->r->srv->model);
+    const size_t row = tag->token;
+    const char *token;
+
+    jw_object(w);
+    if (j->input->form == TASK_TOKENS) {
+        token = tok ? tok_token_text(tok, j->enc.ids[row]) : NULL;
+        jw_key(w, "text");
+        if (token)
+            jw_cstr(w, token);
+        else
+            jw_null(w);
+    } else {
+        write_slice(w, &text[j->enc.seq[row]], tag->start, tag->end);
+        if (j->enc.seq[row]) {
+            jw_key(w, "sequence"); /* the offsets are in text_pair */
+            jw_uint(w, j->enc.seq[row]);
+        }
+    }
+    jw_key(w, "label");
+    write_label(w, j->call->delta, tag->label);
+    jw_key(w, "score");
+    jw_float(w, tag->score);
+    jw_object_end(w);
+}
+
+static size_t make_tags(struct json_writer *w, const struct infer_job *j, const float *logits,
+                        size_t n_cols, struct task_tag *tag)
+{
+    const struct delta *d = j->call->delta;
+    size_t n = 0;
+
+    for (size_t row = 0; row < j->enc.n; row++) {
+        float *score;
+
+        if (!is_of_input(j, row))
+            continue;
+        score = scores_of(w, d, logits + row * n_cols, n_cols);
+        if (!score)
+            return 0;
+        tag[n] = (struct task_tag){.start = j->enc.start[row],
+                                   .end = j->enc.end[row],
+                                   .label = (unsigned)largest(score, n_cols),
+                                   .token = row};
+        tag[n].score = score[tag[n].label];
+        n++;
+        core_free(score);
+    }
+    return n;
+}
+
+/* Entities of the tags [from, to), which are of one text. */
+static void write_entities(struct json_writer *w, const struct infer_job *j,
+                           const struct task_tag *tag, size_t n, struct slicer *text)
+{
+    struct task_entity *entity = core_calloc(n, sizeof(*entity));
+    size_t n_entities;
+
+    if (!entity) {
+        w->out->is_short = true;
+        return;
+    }
+    n_entities = task_entities(j->call->delta, tag, n, entity);
+    for (size_t i = 0; i < n_entities; i++) {
+        jw_object(w);
+        jw_key(w, "label");
+        jw_cstr(w, entity[i].label);
+        jw_key(w, "score");
+        jw_float(w, entity[i].score);
+        write_slice(w, text, entity[i].start, entity[i].end);
+        jw_object_end(w);
+    }
+    core_free(entity);
+}
+
+static void write_tagging(struct json_writer *w, const struct infer_job *j, const float *logits,
+                          size_t n_cols)
+{
+    const bool is_text = j->input->form != TASK_TOKENS;
+    struct task_tag *tag = core_calloc(j->enc.n, sizeof(*tag));
+    struct slicer text[2] = {{.text = j->input->text, .n = j->input->n_text},
+                             {.text = j->input->text_pair, .n = j->input->n_text_pair}};
+    size_t n, first_of_pair = 0;
+
+    if (!tag) {
+        w->out->is_short = true;
+        return;
+    }
+    n = make_tags(w, j, logits, n_cols, tag);
+    while (first_of_pair < n && is_text && j->enc.seq[tag[first_of_pair].token] == 0)
+        first_of_pair++;
+    jw_key(w, "tokens");
+    jw_array(w);
+    for (size_t i = 0; i < n; i++)
+        write_tag(w, j, &tag[i], text);
+    jw_array_end(w);
+    jw_key(w, "entities");
+    jw_array(w);
+    if (is_text) { /* tokens have no offsets, so entities of them have no place */
+        write_entities(w, j, tag, first_of_pair, &text[0]);
+        if (first_of_pair < n)
+            write_entities(w, j, tag + first_of_pair, n - first_of_pair, &text[1]);
+    }
+    jw_array_end(w);
+    if (j->call->params.logits) {
+        jw_key(w, "logits");
+        jw_array(w);
+        for (size_t i = 0; i < n; i++)
+            jw_floats(w, logits + tag[i].token * n_cols, n_cols);
+        jw_array_end(w);
+    }
+    core_free(tag);
+}
+
+/* ---- generation --------------------------------------------------------------------- */
+
+static void write_ids(struct json_writer *w, const int32_t *id, size_t n)
+{
+    jw_key(w, "tokens");
+    jw_array(w);
+    for (size_t i = 0; i < n; i++)
+        jw_int(w, id[i]);
+    jw_array_end(w);
+}
+
+static void write_token_logprob(struct json_writer *w, const struct tok *tok, int32_t id,
+                                float logprob)
+{
+    char *text = NULL;
+
+    jw_key(w, "token");
+    if (tok && tok_decode(tok, &id, 1, false, &text, NULL) == 0)
+        jw_cstr(w, text);
+    else
+        jw_null(w);
+    core_free(text);
+    jw_key(w, "id");
+    jw_int(w, id);
+    jw_key(w, "logprob");
+    jw_float(w, logprob);
+}
+
+static void write_logprobs(struct json_writer *w, const struct infer_job *j, size_t n)
+{
+    const struct tok *tok = model_tok(j->call->r->srv->model);
+    const size_t n_top = j->call->params.logprobs;
+
+    jw_key(w, "logprobs");
+    jw_array(w);
+    for (size_t i = 0; i < n && i < j->n_tokens; i++) {
+        jw_object(w);
+        write_token_logprob(w, tok, j->id[i], j->logprob[i]);
+        jw_key(w, "top");
+        jw_array(w);
+        for (size_t k = 0; k < n_top && j->top_id[i * n_top + k] >= 0; k++) {
+            jw_object(w);
+            write_token_logprob(w, tok, j->top_id[i * n_top + k], j->top_logprob[i * n_top + k]);
+            jw_object_end(w);
+        }
+        jw_array_end(w);
+        jw_object_end(w);
+    }
+    jw_array_end(w);
+}
+
+static void write_generation(struct json_writer *w, const struct infer_job *j, const float *logits,
+                             size_t n_cols)
+{
+    static const char *const finish[] = {
+        [ENGINE_STOP] = "stop", [ENGINE_LENGTH] = "length", [ENGINE_CANCELLED] = "cancelled"};
+    const struct infer_params *p = &j->call->params;
+    size_t n;
+    const int32_t *id = engine_job_tokens(j->job, &n);
+
+    jw_key(w, "text");
+    if (j->text.is_short)
+        w->out->is_short = true;
+    else if (j->decoder)
+        jw_str(w, j->text.p ? j->text.p : "", j->text.n);
+    else
+        jw_null(w);
+    jw_key(w, "finish_reason");
+    jw_cstr(w, finish[engine_job_finish(j->job)]);
+    if (p->return_tokens || !j->decoder)
+        write_ids(w, id, n);
+    if (p->logprobs)
+        write_logprobs(w, j, n);
+    if (p->logits) {
+        jw_key(w, "logits");
+        jw_floats(w, logits, n_cols);
+    }
+}
+
+/* ---- answers ------------------------------------------------------------------------ */
+
+static void write_output(struct json_writer *w, const struct infer_job *j)
+{
+    size_t n_rows, n_cols;
+    const float *out = engine_job_output(j->job, &n_rows, &n_cols);
+    const enum delta_kind kind = j->call->delta->head.kind;
+
+    jw_object(w);
+    switch (kind) {
+    case DELTA_CLASSIFICATION:
+    case DELTA_MULTI_LABEL:
+        write_classes(w, j, out, n_cols);
+        break;
+    case DELTA_REGRESSION:
+        write_regression(w, out, n_cols);
+        break;
+    case DELTA_TAGGING:
+        write_tagging(w, j, out, n_cols);
+        break;
+    case DELTA_EMBEDDING:
+        jw_key(w, "embedding");
+        jw_floats(w, out, n_cols);
+        break;
+    case DELTA_GENERATION:
+        write_generation(w, j, out, n_cols);
+        break;
+    case DELTA_SPAN: /* no reader makes these heads yet: delta_compile() refuses them */
+    case DELTA_MULTIPLE_CHOICE:
+    case DELTA_N_KINDS:
+        break;
+    }
+    if (j->call->params.logits && (kind == DELTA_CLASSIFICATION || kind == DELTA_MULTI_LABEL ||
+                                   kind == DELTA_REGRESSION)) {
+        jw_key(w, "logits");
+        jw_floats(w, out, n_cols);
+    }
+    jw_object_end(w);
+}
+
+static void write_usage(struct json_writer *w, const struct infer_call *call)
+{
+    size_t n_prompt = 0, n_completion = 0, n;
+
+    for (size_t i = 0; i < call->n_jobs; i++) {
+        if (i % call->params.n == 0) /* completions of one input share its prompt */
+            n_prompt += engine_job_n_prompt(call->job[i].job);
+        if (call->delta->head.kind == DELTA_GENERATION) {
+            (void)engine_job_tokens(call->job[i].job, &n);
+            n_completion += n;
+        }
+    }
+    jw_key(w, "usage");
+    jw_object(w);
+    jw_key(w, "prompt_tokens");
+    jw_uint(w, n_prompt);
+    jw_key(w, "completion_tokens");
+    jw_uint(w, n_completion);
+    jw_object_end(w);
+}
+
+static void write_call(struct json_writer *w, const struct srv_request *r,
+                       const struct infer_call *call)
+{
+    jw_object(w);
+    jw_key(w, "id");
+    jw_cstr(w, r->id);
+    jw_key(w, "task");
+    jw_cstr(w, call->spec->task);
+    jw_key(w, "version");
+    jw_cstr(w, call->version);
+    jw_key(w, "generation");
+    jw_uint(w, call->generation);
+    jw_key(w, "kind");
+    jw_cstr(w, delta_kind_text(call->delta->head.kind));
+    if (!call->item->is_inputs) {
+        jw_key(w, "output");
+        write_output(w, &call->job[0]);
+    }
+    if (call->item->is_inputs || call->params.n > 1) {
+        jw_key(w, "outputs");
+        jw_array(w);
+        for (size_t i = 0; i < call->n_jobs; i++)
+            write_output(w, &call->job[i]);
+        jw_array_end(w);
+    }
+    write_usage(w, call);
+    jw_object_end(w);
+}
+
+void infer_write_item(struct json_writer *w, const struct srv_request *r,
+                      const struct infer_item *item)
+{
+    if (!item->is_tasks) {
+        write_call(w, r, &item->call[0]);
+        return;
+    }
+    jw_object(w);
+    jw_key(w, "id");
+    jw_cstr(w, r->id);
+    jw_key(w, "results");
+    jw_array(w);
+    for (size_t i = 0; i < item->n_specs; i++)
+        write_call(w, r, &item->call[i]);
+    jw_array_end(w);
+    jw_object_end(w);
+}
+
+void infer_write(struct json_writer *w, const struct srv_request *r, const struct infer *in)
+{
+    if (!in->is_requests) {
+        infer_write_item(w, r, &in->item[0]);
+        return;
+    }
+    jw_object(w);
+    jw_key(w, "id");
+    jw_cstr(w, r->id);
+    jw_key(w, "responses");
+    jw_array(w);
+    for (size_t i = 0; i < in->n_items; i++) {
+        if (!in->item[i].err.code) {
+            infer_write_item(w, r, &in->item[i]);
+            continue;
+        }
+        jw_object(w);
+        jw_key(w, "error");
+        srv_write_error(w, &in->item[i].err);
+        jw_object_end(w);
+    }
+    jw_array_end(w);
+    jw_object_end(w);
+}

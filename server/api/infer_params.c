@@ -1,0 +1,193 @@
+/* server/api/infer_params.c - the parameters of an inference call, in one table. The
+ * same table reads a request's `parameters` and the defaults of a task.json. */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "server/api/infer.h"
+#include "server/arena.h"
+
+enum type {
+    BOOL,    /* bool */
+    REAL,    /* double */
+    UINT,    /* unsigned */
+    INT,     /* int */
+    UINT64,  /* uint64_t */
+    TEXTS,   /* string or array of strings */
+    NEUTRAL, /* of sequence-to-sequence models: only `min`, false or null changes nothing */
+};
+
+static const struct param {
+    const char *name;
+    enum type type;
+    double min, max;
+    size_t offset, size;
+} params[] = {
+#define FIELD(f) offsetof(struct infer_params, f), sizeof(((struct infer_params *)0)->f)
+    {"logits", BOOL, 0, 0, FIELD(logits)},
+    {"truncate", BOOL, 0, 0, FIELD(truncate)},
+    {"timeout", REAL, 0.001, 1e6, FIELD(timeout)},
+    {"priority", INT, -10, 10, FIELD(priority)},
+    {"threshold", REAL, 0, 1, FIELD(threshold)},
+    {"max_tokens", UINT, 1, 1 << 24, FIELD(max_tokens)},
+    {"temperature", REAL, 0, 100, FIELD(temperature)},
+    {"top_p", REAL, 1e-6, 1, FIELD(top_p)},
+    {"top_k", UINT, 0, 1 << 24, FIELD(top_k)},
+    {"min_p", REAL, 0, 1, FIELD(min_p)},
+    {"repetition_penalty", REAL, 0.01, 100, FIELD(repetition_penalty)},
+    {"seed", UINT64, 0, 9.2e18, FIELD(seed)},
+    {"stop", TEXTS, 0, 16, FIELD(stop)},
+    {"ignore_eos", BOOL, 0, 0, FIELD(ignore_eos)},
+    {"n", UINT, 1, 64, FIELD(n)},
+    {"return_tokens", BOOL, 0, 0, FIELD(return_tokens)},
+    {"logprobs", UINT, 0, 20, FIELD(logprobs)},
+#undef FIELD
+    {"num_beams", NEUTRAL, 1, 0, 0, 0},
+    {"length_penalty", NEUTRAL, 1, 0, 0, 0},
+    {"early_stopping", NEUTRAL, 0, 0, 0, 0},
+    {"no_repeat_ngram_size", NEUTRAL, 0, 0, 0, 0},
+    {"forced_bos_token_id", NEUTRAL, -1, 0, 0, 0},
+};
+enum { N_PARAMS = sizeof(params) / sizeof(params[0]), STOP_TEXT_MAX = 256 };
+
+void infer_params_init(struct infer_params *p)
+{
+    *p = (struct infer_params){.threshold = 0.5, .max_tokens = 128, .n = 1};
+}
+
+static const struct param *find(const char *name)
+{
+    for (size_t i = 0; i < N_PARAMS; i++)
+        if (!strcmp(params[i].name, name))
+            return &params[i];
+    return NULL;
+}
+
+static int bad(const struct param *p, const char *path, const char *want, struct core_err *err)
+{
+    char name[96];
+
+    snprintf(name, sizeof(name), "%s%s", path, p->name);
+    return core_err_set_param(err, CORE_E_BAD_FIELD, name, "%s: expected %s", name, want);
+}
+
+static int read_number(const struct param *s, void *field, const json_t *v, const char *path,
+                       struct core_err *err)
+{
+    const double x = json_number_value(v);
+    char want[96];
+
+    snprintf(want, sizeof(want), "a%s number from %.7g to %.7g", s->type == REAL ? "" : " whole",
+             s->min, s->max);
+    if (!json_is_number(v) || (s->type != REAL && !json_is_integer(v)) || !(x >= s->min) ||
+        !(x <= s->max))
+        return bad(s, path, want, err);
+    if (s->type == REAL)
+        *(double *)field = x;
+    else if (s->type == UINT)
+        *(unsigned *)field = (unsigned)json_integer_value(v);
+    else if (s->type == INT)
+        *(int *)field = (int)json_integer_value(v);
+    else
+        *(uint64_t *)field = (uint64_t)json_integer_value(v);
+    return 0;
+}
+
+static int read_texts(struct infer_params *p, const struct param *s, const json_t *v,
+                      const char *path, struct arena *a, struct core_err *err)
+{
+    const size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    const char **text;
+
+    if (n > (size_t)s->max)
+        return bad(s, path, "at most 16 strings", err);
+    text = arena_alloc(a, n, sizeof(*text));
+    if (!text)
+        return core_err_nomem(err, s->name);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = json_is_array(v) ? json_array_get(v, i) : v;
+        const size_t len = json_string_length(one);
+
+        if (!json_is_string(one) || !len || len > STOP_TEXT_MAX ||
+            strlen(json_string_value(one)) != len)
+            return bad(s, path, "a string of 1 to 256 bytes, or an array of them", err);
+        text[i] = arena_text(a, json_string_value(one), len);
+        if (!text[i])
+            return core_err_nomem(err, s->name);
+    }
+    p->stop = text;
+    p->n_stop = n;
+    return 0;
+}
+
+static int read_one(struct infer_params *p, const struct param *s, const json_t *v,
+                    const char *path, struct arena *a, struct core_err *err)
+{
+    void *const field = (char *)p + s->offset;
+
+    switch (s->type) {
+    case BOOL:
+        if (!json_is_boolean(v))
+            return bad(s, path, "true or false", err);
+        *(bool *)field = json_is_true(v);
+        return 0;
+    case REAL:
+    case UINT:
+    case INT:
+    case UINT64:
+        return read_number(s, field, v, path, err);
+    case TEXTS:
+        return read_texts(p, s, v, path, a, err);
+    case NEUTRAL:
+        if (json_is_false(v) || (json_is_number(v) && json_number_value(v) == s->min))
+            return 0;
+        return bad(s, path, "no other value than the default: not supported for this model", err);
+    }
+    return 0;
+}
+
+int infer_params_read(struct infer_params *p, const struct json_t *object, const char *path,
+                      struct arena *a, struct core_err *err)
+{
+    json_t *v;
+    const char *name;
+
+    json_object_foreach((json_t *)(uintptr_t)object, name, v)
+    {
+        const struct param *s = find(name);
+        char full[96];
+        int rc;
+
+        if (!s) {
+            snprintf(full, sizeof(full), "%s%s", path, name);
+            return core_err_set_param(err, CORE_E_UNKNOWN_FIELD, full, "unknown parameter '%.80s'",
+                                      full);
+        }
+        if (json_is_null(v)) /* as if it were not there */
+            continue;
+        rc = read_one(p, s, v, path, a, err);
+        if (rc < 0)
+            return rc;
+        p->given |= 1u << (s - params);
+    }
+    return 0;
+}
+
+void infer_params_merge(struct infer_params *p, const struct infer_params *over)
+{
+    for (size_t i = 0; i < N_PARAMS; i++) {
+        if (!(over->given & 1u << i) || params[i].type == NEUTRAL)
+            continue;
+        memcpy((char *)p + params[i].offset, (const char *)over + params[i].offset,
+               params[i].size);
+        if (params[i].type == TEXTS)
+            p->n_stop = over->n_stop;
+    }
+    p->given |= over->given;
+}
+
+bool infer_params_has(const struct infer_params *p, const char *name)
+{
+    return p->given & 1u << (find(name) - params);
+}

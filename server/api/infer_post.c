@@ -1,0 +1,241 @@
+/* server/api/infer_post.c - POST /v1/infer, the life of a call:
+ *
+ *   srv_infer_post()   body -> items (infer_parse.c); adapters are pinned
+ *   on_acquired()      ... when the last is resident: jobs are submitted (infer_run.c)
+ *   on_finished()      ... when the last job has ended: answer (infer_output.c),
+ *                      or at once a stream (infer_stream.c)
+ *
+ * Between them the connection is suspended. `input`, `inputs` and `tasks` succeed or
+ * fail as a whole; each of `requests` stands alone. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "adapters_store/ads_store.h"
+#include "core/base/lock.h"
+#include "core/delta/delta.h"
+#include "core/engine/engine.h"
+#include "server/api/infer.h"
+#include "server/json_writer.h"
+#include "server/request.h"
+#include "server/routes.h"
+#include "server/srv.h"
+
+static enum srv_outcome answer_error(struct srv_request *r, const struct core_err *err)
+{
+    srv_reply_error(r, err);
+    return SRV_ANSWERED;
+}
+
+/* ---- counting ------------------------------------------------------------------------ */
+
+static void count_job(struct srv_request *r, const struct infer_call *call,
+                      const struct infer_job *j)
+{
+    const bool is_generation = call->delta->head.kind == DELTA_GENERATION;
+    const struct engine_times *t = engine_job_times(j->job);
+    struct metrics_job m = {.first_token_seconds = -1, .n_prompt = engine_job_n_prompt(j->job)};
+
+    if (t->started >= t->submitted)
+        m.queue_seconds = (double)(t->started - t->submitted) * 1e-9;
+    if (is_generation) {
+        (void)engine_job_tokens(j->job, &m.n_completion);
+        m.gaps = &j->gaps;
+        if (t->first_token > t->submitted)
+            m.first_token_seconds = (double)(t->first_token - t->submitted) * 1e-9;
+    }
+    metrics_job(r->srv->metrics, call->metrics, &m);
+}
+
+static void count_call(struct srv_request *r, const struct infer_call *call, unsigned status,
+                       double seconds)
+{
+    struct metrics *m = r->srv->metrics;
+    struct metrics_task *t = call->metrics ? call->metrics : metrics_acquire(m, NULL);
+
+    metrics_call(m, t, status, seconds);
+    for (size_t k = 0; call->is_running && k < call->n_jobs; k++) {
+        bool is_done;
+
+        core_lock(&r->sync.lock);
+        is_done = call->job[k].is_done;
+        core_unlock(&r->sync.lock);
+        if (is_done)
+            count_job(r, call, &call->job[k]);
+    }
+    if (!call->metrics)
+        metrics_release(m, t);
+}
+
+static void account(struct srv_request *r, double seconds)
+{
+    const struct infer *in = r->state;
+    const unsigned status = r->reply.status ? r->reply.status : 499;
+    bool is_counted = false;
+
+    for (size_t i = 0; i < in->n_items; i++) {
+        const struct infer_item *it = &in->item[i];
+
+        for (size_t j = 0; it->call && j < it->n_specs; j++) {
+            count_call(r, &it->call[j],
+                       status == 200 && it->err.code ? srv_status_of(it->err.code) : status,
+                       seconds);
+            is_counted = true;
+        }
+    }
+    if (!is_counted) { /* refused before its tasks were known */
+        struct metrics_task *t = metrics_acquire(r->srv->metrics, NULL);
+
+        metrics_call(r->srv->metrics, t, status, seconds);
+        metrics_release(r->srv->metrics, t);
+    }
+}
+
+/* ---- the end -------------------------------------------------------------------------- */
+
+/* The first error of the item's jobs is the item's. Those that are not done when the
+ * call was stopped fail with `stop_code`. */
+static void collect_errors(struct srv_request *r, struct infer_item *it, int stop_code)
+{
+    for (size_t i = 0; !it->err.code && i < it->n_specs; i++) {
+        const struct infer_call *call = &it->call[i];
+
+        for (size_t k = 0; !it->err.code && k < call->n_jobs; k++) {
+            bool is_done;
+
+            core_lock(&r->sync.lock);
+            is_done = call->job[k].is_done;
+            core_unlock(&r->sync.lock);
+            if (!is_done)
+                srv_request_stop_err(stop_code, &it->err);
+            else if (call->job[k].err.code)
+                it->err = call->job[k].err;
+        }
+    }
+}
+
+static void name_version(struct srv_request *r, const struct infer *in)
+{
+    if (in->n_items == 1 && in->item[0].n_specs == 1 && !in->item[0].err.code)
+        srv_reply_header(r, "X-Peftd-Version", in->item[0].call[0].version);
+}
+
+static enum srv_outcome on_finished(struct srv_request *r)
+{
+    struct infer *in = r->state;
+    struct core_buf body = {0};
+    struct json_writer w = {.out = &body};
+    size_t n_pending;
+    int stop_code;
+
+    core_lock(&r->sync.lock);
+    n_pending = in->n_pending;
+    stop_code = r->sync.stop_code;
+    core_unlock(&r->sync.lock);
+    if (n_pending && !stop_code)
+        return SRV_WAIT;
+    for (size_t i = 0; i < in->n_items; i++)
+        collect_errors(r, &in->item[i], stop_code);
+    if (!in->is_requests && in->item[0].err.code)
+        return answer_error(r, &in->item[0].err);
+    name_version(r, in);
+    infer_write(&w, r, in);
+    srv_reply_json(r, 200, &body, &w);
+    return SRV_ANSWERED;
+}
+
+static enum srv_outcome on_acquired(struct srv_request *r)
+{
+    struct infer *in = r->state;
+    struct core_err err = {0};
+    size_t n_pending;
+    int stop_code;
+
+    core_lock(&r->sync.lock);
+    n_pending = in->n_pending;
+    stop_code = r->sync.stop_code;
+    core_unlock(&r->sync.lock);
+    if (stop_code) {
+        srv_request_stop_err(stop_code, &err);
+        return answer_error(r, &err);
+    }
+    if (n_pending)
+        return SRV_WAIT;
+    infer_submit(r, in);
+    if (!in->is_requests && in->item[0].err.code)
+        return answer_error(r, &in->item[0].err);
+    if (in->item[0].is_stream) {
+        name_version(r, in);
+        r->reply.status = 200;
+        r->reply.type = "text/event-stream";
+        r->reply.read = infer_stream_read;
+        return SRV_ANSWERED;
+    }
+    r->next = on_finished;
+    return on_finished(r);
+}
+
+/* ---- the beginning --------------------------------------------------------------------- */
+
+static int check_type(const struct srv_request *r, struct core_err *err)
+{
+    const char *type = http_header(r, "Content-Type");
+
+    if (type && strncasecmp(type, "application/json", 16) != 0)
+        return core_err_set(err, CORE_E_MEDIA_TYPE, "the body must be application/json");
+    return 0;
+}
+
+/* The longest timeout of the items: in `requests`, an item that is done is answered
+ * even if another one runs out of time. */
+static void set_deadline(struct srv_request *r, const struct infer *in)
+{
+    double longest = 0;
+
+    for (size_t i = 0; i < in->n_items; i++) {
+        const struct infer_params *p = &in->item[i].params;
+        const double own = infer_params_has(p, "timeout") ? p->timeout
+                                                          : r->srv->cfg.request_timeout;
+
+        longest = own > longest ? own : longest;
+    }
+    atomic_store(&r->deadline_ns, r->started_ns + (uint64_t)(longest * 1e9));
+}
+
+static void set_label(struct srv_request *r, const struct infer *in)
+{
+    if (in->n_items == 1 && in->item[0].n_specs == 1 && in->item[0].spec)
+        snprintf(r->label, sizeof(r->label), "%s", in->item[0].spec[0].task);
+}
+
+enum srv_outcome srv_infer_post(struct srv_request *r)
+{
+    struct infer *in = arena_alloc(&r->arena, 1, sizeof(*in));
+    struct core_err err = {0};
+    int rc;
+
+    if (!in) {
+        core_err_nomem(&err, "request");
+        return answer_error(r, &err);
+    }
+    r->state = in;
+    r->state_free = infer_release;
+    r->account = account;
+    rc = check_type(r, &err);
+    if (rc == 0)
+        rc = infer_parse(in, r->body.p, r->body.n, r->srv->cfg.max_items, &r->arena, &err);
+    http_body_release(&r->body);
+    if (rc < 0)
+        return answer_error(r, &err);
+    if (!in->is_requests && in->item[0].err.code)
+        return answer_error(r, &in->item[0].err);
+    set_deadline(r, in);
+    set_label(r, in);
+    rc = infer_acquire(r, in, &err);
+    if (rc < 0)
+        return answer_error(r, &err);
+    if (!in->is_requests && in->item[0].err.code)
+        return answer_error(r, &in->item[0].err);
+    r->next = on_acquired;
+    return on_acquired(r);
+}

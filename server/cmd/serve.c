@@ -1,0 +1,82 @@
+/* server/cmd/serve.c - peftd serve: start, run, stop.
+ *
+ * The order of the start: the loop (so that signals are heard), HTTP (so that /healthz and
+ * /readyz answer while a large model is opened), then the model, the store and the
+ * engine on this thread. The stop is the same backwards. */
+#include <stdio.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "core/base/buf.h"
+#include "core/base/err.h"
+#include "core/base/log.h"
+#include "core/model/model.h"
+#include "server/build.h"
+#include "server/cmd/cmd.h"
+#include "server/http/mhd.h"
+#include "server/loop.h"
+#include "server/metrics.h"
+#include "server/srv.h"
+
+static void log_start(const struct srv *s)
+{
+    struct core_buf words = {0};
+
+    srv_config_words(&s->cfg, &words);
+    core_log(CORE_LOG_INFO, "event=start version=%s commit=%s %s", PEFTD_VERSION,
+             srv_build_commit(), words.is_short ? "" : words.p);
+    core_buf_release(&words);
+}
+
+static int start(struct srv *s, struct core_err *err)
+{
+    int rc = metrics_new(&s->metrics, s->cfg.metrics_tasks, err);
+
+    if (rc == 0)
+        rc = srv_loop_start(&s->loop, s, err);
+    if (rc == 0)
+        rc = http_start(&s->http, s, err);
+    if (rc < 0)
+        return rc;
+    fprintf(stderr, "listening on %s\n", http_url(s->http));
+    log_start(s);
+    rc = srv_open(s, err);
+    if (rc < 0)
+        return rc;
+    core_log(CORE_LOG_INFO, "event=ready model=%s arch=%s cpu_level=%s bytes=%zu hash=%.12s",
+             model_config(s->model)->name, model_config(s->model)->arch,
+             model_kern(s->model)->name, model_bytes(s->model), model_hash(s->model));
+    atomic_store(&s->state, SRV_READY);
+    return 0;
+}
+
+int cmd_serve(const struct srv_config *cfg, int argc, char **argv)
+{
+    struct srv s = {.cfg = *cfg}; /* strings are borrowed from main()'s settings */
+    struct core_err err = {0};
+    int rc;
+
+    if (argc > 0) {
+        fprintf(stderr, "peftd serve: unexpected argument '%s'\n", argv[0]);
+        return 2;
+    }
+    core_mutex_init(&s.requests.lock, CORE_RANK_CONN);
+    if (getrandom(&s.random_seed, sizeof(s.random_seed), 0) != (ssize_t)sizeof(s.random_seed))
+        s.random_seed = (uint64_t)time(NULL);
+    rc = start(&s, &err);
+    if (rc < 0) {
+        fprintf(stderr, "peftd serve: %s\n", err.msg);
+        if (s.loop)
+            srv_loop_stop(s.loop);
+    }
+    if (s.loop)
+        srv_loop_wait(s.loop);
+    http_stop(&s.http);
+    srv_close(&s);
+    srv_loop_free(&s.loop);
+    metrics_free(&s.metrics);
+    core_mutex_destroy(&s.requests.lock);
+    if (rc == 0)
+        core_log(CORE_LOG_INFO, "event=stop");
+    return rc < 0;
+}

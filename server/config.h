@@ -1,0 +1,81 @@
+/* server/config.h - the settings, all in one table.
+ *
+ * SRV_CONFIG_MAP is the only list: struct srv_config, the flags (--max-queue), the
+ * environment (PEFTD_MAX_QUEUE), the keys of the --config file (max_queue), --help
+ * and the "limits" of GET /v1/info are made from it. A flag beats the environment,
+ * which beats the file, which beats the default. An unknown name is an error in
+ * all three, so that a typing error is never a silent default.
+ *
+ * Threads: written once at start, read by all afterwards.
+ */
+#ifndef SERVER_CONFIG_H
+#define SERVER_CONFIG_H
+
+#include <stdint.h>
+
+struct core_buf;
+struct core_err;
+
+/* Kinds of value:
+ *   TEXT     a string                        CHOICE  one of the words of `range`
+ *   COUNT    a whole number                  SIZE    bytes; KiB, MiB, GiB may follow
+ *   SECONDS  a number of seconds, fractions allowed
+ *
+ *   kind, name, default, least, most, words of a CHOICE or name of the value, help */
+#define SRV_CONFIG_MAP(X)                                                                          \
+    X(TEXT, model, "", 0, 0, "PATH", "Hugging Face folder or .gguf file of the base model")        \
+    X(TEXT, store, "./peftd-store", 0, 0, "DIR", "directory of the adapters, created if absent")   \
+    X(TEXT, listen, "127.0.0.1:8080", 0, 0, "ADDR:PORT", "where to listen; port 0 picks one")      \
+    X(TEXT, config, "", 0, 0, "FILE", "JSON object of settings, keys as in this list")             \
+    X(COUNT, max_batch_tokens, "512", 1, 1 << 20, "N", "rows of one step of the engine")           \
+    X(COUNT, max_batch_jobs, "256", 1, 1 << 16, "N", "inputs that share one step")                 \
+    X(COUNT, max_queue, "1024", 1, 1 << 20, "N", "inputs that may wait; more get 429")             \
+    X(SIZE, kv_bytes, "1GiB", 1 << 16, 1e15, "SIZE", "key and value memory of a decoder")          \
+    X(COUNT, context_max, "0", 0, 1 << 24, "N", "tokens of one sequence; 0 is the model's own")    \
+    X(COUNT, threads, "0", 0, 1024, "N", "compute threads; 0 is one per core")                     \
+    X(COUNT, http_threads, "2", 1, 256, "N", "threads that read and write HTTP")                   \
+    X(COUNT, max_connections, "1024", 1, 65536, "N", "open connections")                           \
+    X(SIZE, resident_bytes, "1GiB", 1 << 16, 1e15, "SIZE", "memory for loaded adapters")           \
+    X(SIZE, store_bytes, "0", 0, 1e18, "SIZE", "disk space of the store; 0 is no limit")           \
+    X(SIZE, max_upload_bytes, "256MiB", 1, 1e15, "SIZE", "largest adapter upload")                 \
+    X(SIZE, max_body_bytes, "8MiB", 1, 1e12, "SIZE", "largest body of any other request")          \
+    X(SIZE, max_inflight_bytes, "1GiB", 1, 1e15, "SIZE", "request bodies held at once")            \
+    X(COUNT, max_items, "1024", 1, 1 << 20, "N", "inputs of one call, every task counted")         \
+    X(SECONDS, request_timeout, "300", 0.001, 1e6, "SECONDS", "until a call gets 504")             \
+    X(SECONDS, client_timeout, "30", 1, 1e6, "SECONDS", "silence of a client until it is cut")     \
+    X(SECONDS, drain_seconds, "30", 0, 1e6, "SECONDS", "for running calls after SIGTERM")          \
+    X(COUNT, metrics_tasks, "100", 1, 100000, "N", "busiest tasks with series of their own")       \
+    X(CHOICE, cpu_level, "auto", 0, 0, "auto|portable|avx2|avx512", "highest instruction set")     \
+    X(CHOICE, log_level, "info", 0, 0, "error|warn|info|debug", "least important line to log")
+
+#define SRV_CONFIG_TYPE_TEXT char *
+#define SRV_CONFIG_TYPE_COUNT unsigned
+#define SRV_CONFIG_TYPE_SIZE uint64_t
+#define SRV_CONFIG_TYPE_SECONDS double
+#define SRV_CONFIG_TYPE_CHOICE unsigned /* index of the word */
+
+struct srv_config {
+#define X(kind, name, def, min, max, words, help) SRV_CONFIG_TYPE_##kind name;
+    SRV_CONFIG_MAP(X)
+#undef X
+};
+
+/* Fills *cfg from defaults, file, environment and argv[0 .. argc), in that order
+ * of strength. Arguments that are no flags are moved to the front of argv and
+ * counted in *n_rest. *cfg is the caller's: srv_config_release(), also after an
+ * error. CORE_E_UNKNOWN_FIELD, CORE_E_BAD_FIELD (param = the setting), CORE_E_BAD_JSON,
+ * CORE_E_NOMEM. `env` is the environment (environ). */
+int srv_config_load(struct srv_config *cfg, int argc, char **argv, char *const *env, int *n_rest,
+                    struct core_err *err);
+void srv_config_release(struct srv_config *cfg);
+
+/* The list of settings as --help shows it. */
+void srv_config_help(struct core_buf *out);
+/* All effective values as a JSON object (GET /v1/info) or as "name=value" words
+ * for the start line of the log. No setting is a secret yet. */
+void srv_config_json(const struct srv_config *cfg, struct core_buf *out);
+void srv_config_words(const struct srv_config *cfg, struct core_buf *out);
+/* The word of a CHOICE, borrowed from the table into buf. */
+const char *srv_config_cpu_level(const struct srv_config *cfg, char buf[16]);
+
+#endif

@@ -1,0 +1,469 @@
+/* server/http/mhd.c - see mhd.h. The access callback does, once and in this order,
+ * what is common to all endpoints: id, route, readiness, query names, body limits;
+ * then it drives srv_request.next until there is an answer.
+ *
+ * One decision: an error that is known before the body is read is answered at the
+ * end of the body when that is short, so that the connection stays usable, and at
+ * once when it is long; then the connection is closed, and the loop reads the rest
+ * away for a moment so that the client gets to see the answer (srv_loop_linger()). */
+#include "server/http/mhd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/base/alloc.h"
+#include "core/base/err.h"
+#include "core/base/log.h"
+#include "server/loop.h"
+#include "server/request.h"
+#include "server/routes.h"
+#include "server/srv.h"
+#include "server/words.h"
+
+enum {
+    HEADER_BYTES_MAX = 64 * 1024,   /* request line and headers; also the read buffer */
+    SHORT_BODY_BYTES = 1024 * 1024, /* worth reading for the sake of the connection */
+    STREAM_BLOCK_BYTES = 16 * 1024,
+};
+/* A body of unknown length that is over its limit is read away up to here. */
+static const uint64_t discard_max_bytes = (uint64_t)1 << 30;
+
+struct http_server {
+    struct MHD_Daemon *daemon;
+    struct srv *srv;
+    char url[96];
+};
+
+const char *http_header(const struct srv_request *r, const char *name)
+{
+    return MHD_lookup_connection_value(r->conn, MHD_HEADER_KIND, name);
+}
+
+const char *http_query(const struct srv_request *r, const char *name)
+{
+    return MHD_lookup_connection_value(r->conn, MHD_GET_ARGUMENT_KIND, name);
+}
+
+struct each {
+    int (*fn)(void *arg, const char *name, const char *value);
+    void *arg;
+    int rc;
+};
+
+static enum MHD_Result each_query(void *cls, enum MHD_ValueKind kind, const char *name,
+                                  const char *value)
+{
+    struct each *e = cls;
+
+    (void)kind;
+    e->rc = e->fn(e->arg, name, value ? value : "");
+    return e->rc ? MHD_NO : MHD_YES;
+}
+
+int http_query_each(const struct srv_request *r,
+                    int (*fn)(void *arg, const char *name, const char *value), void *arg)
+{
+    struct each e = {.fn = fn, .arg = arg};
+
+    MHD_get_connection_values(r->conn, MHD_GET_ARGUMENT_KIND, each_query, &e);
+    return e.rc;
+}
+
+void http_resume(struct srv_request *r)
+{
+    MHD_resume_connection(r->conn);
+}
+
+/* Suspends the connection and returns true, or returns false if a wake came first.
+ * MHD's own lock is taken below ours; nothing of MHD's calls us with it held. */
+static bool suspend(struct srv_request *r)
+{
+    bool is_suspended;
+
+    core_lock(&r->sync.lock);
+    is_suspended = !r->sync.is_woken;
+    r->sync.is_woken = false;
+    r->sync.is_suspended = is_suspended;
+    if (is_suspended)
+        MHD_suspend_connection(r->conn);
+    core_unlock(&r->sync.lock);
+    return is_suspended;
+}
+
+/* ---- the answer --------------------------------------------------------------- */
+
+static ssize_t stream_read(void *cls, uint64_t pos, char *buf, size_t max)
+{
+    struct srv_request *r = cls;
+
+    (void)pos;
+    for (;;) {
+        const ssize_t n = r->reply.read(r, buf, max);
+
+        if (n > 0)
+            return n;
+        if (n < 0) {
+            srv_request_account(r);
+            return MHD_CONTENT_READER_END_OF_STREAM;
+        }
+        if (suspend(r))
+            return 0;
+    }
+}
+
+static void stream_free(void *cls)
+{
+    srv_request_unref(cls);
+}
+
+static struct MHD_Response *response_of(struct srv_request *r)
+{
+    struct srv_reply *reply = &r->reply;
+    struct MHD_Response *resp;
+    const size_t n = reply->body.n;
+    char *p;
+
+    if (reply->read) {
+        srv_request_ref(r);
+        resp = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, stream_read,
+                                                 r, stream_free);
+        if (!resp)
+            srv_request_unref(r);
+        return resp;
+    }
+    if (n == 0 && !reply->body.is_short)
+        return MHD_create_response_from_buffer(0, (void *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);
+    p = core_buf_take(&reply->body);
+    if (!p) {
+        reply->status = 500;
+        return MHD_create_response_from_buffer(strlen(srv_reply_short_of_memory),
+                                               (void *)(uintptr_t)srv_reply_short_of_memory,
+                                               MHD_RESPMEM_PERSISTENT);
+    }
+    resp = MHD_create_response_from_buffer_with_free_callback(n, p, core_free);
+    if (!resp)
+        core_free(p);
+    return resp;
+}
+
+static enum MHD_Result send_reply(struct srv_request *r)
+{
+    struct srv_reply *reply = &r->reply;
+    struct MHD_Response *resp = response_of(r);
+    enum MHD_Result ret;
+
+    if (!resp)
+        return MHD_NO;
+    if (reply->type)
+        MHD_add_response_header(resp, MHD_HTTP_HEADER_CONTENT_TYPE, reply->type);
+    if (reply->read)
+        MHD_add_response_header(resp, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    else
+        srv_request_account(r);
+    MHD_add_response_header(resp, "X-Request-Id", r->id);
+    for (unsigned i = 0; i < reply->n_headers; i++)
+        MHD_add_response_header(resp, reply->header[i].name, reply->header[i].value);
+    if (atomic_load(&r->srv->state) == SRV_DRAINING)
+        MHD_add_response_header(resp, MHD_HTTP_HEADER_CONNECTION, "close");
+    ret = MHD_queue_response(r->conn, reply->status, resp);
+    MHD_destroy_response(resp);
+    return ret;
+}
+
+/* Runs the request until it answers or is suspended. */
+static enum MHD_Result drive(struct srv_request *r)
+{
+    for (;;) {
+        switch (r->next(r)) {
+        case SRV_ANSWERED:
+            return send_reply(r);
+        case SRV_DROP:
+            return MHD_NO;
+        case SRV_WAIT:
+            if (suspend(r))
+                return MHD_YES;
+        }
+    }
+}
+
+/* ---- the beginning ------------------------------------------------------------ */
+
+struct query_check {
+    const char *allowed, *unknown;
+};
+
+static int query_known(void *arg, const char *name, const char *value)
+{
+    struct query_check *c = arg;
+
+    (void)value;
+    if (srv_has_word(c->allowed, name))
+        return 0;
+    c->unknown = name;
+    return -1;
+}
+
+/* 503 while the model is not there, or not for long any more. */
+static int check_ready(struct srv *s, struct core_err *err)
+{
+    switch ((enum srv_state)atomic_load(&s->state)) {
+    case SRV_READY:
+        return 0;
+    case SRV_LOADING:
+        return core_err_set(err, CORE_E_LOADING, "the model is being loaded");
+    case SRV_DRAINING:
+        return core_err_set(err, CORE_E_DRAINING, "the server is shutting down");
+    }
+    return 0;
+}
+
+/* Everything that can be said before the body: 0, or the error to answer. */
+static int check_head(struct srv_request *r, const char *method, const char *path,
+                      struct core_err *err)
+{
+    struct query_check query = {0};
+    char allow[64];
+    int rc;
+
+    r->route = srv_route_find(method, path, r->task, allow, err);
+    if (!r->route) {
+        if (allow[0])
+            srv_reply_header(r, MHD_HTTP_HEADER_ALLOW, allow);
+        return err->code;
+    }
+    if (r->route->needs_ready) {
+        /* Counted before the state is read: the drain reads them the other way
+         * round, so it never misses a request that saw READY. */
+        atomic_fetch_add(&r->srv->n_busy, 1);
+        rc = check_ready(r->srv, err);
+        if (rc < 0)
+            return rc;
+    }
+    query.allowed = r->route->query;
+    if (http_query_each(r, query_known, &query))
+        return core_err_set_param(err, CORE_E_UNKNOWN_FIELD, query.unknown,
+                                  "unknown query parameter '%.64s'", query.unknown);
+    if (http_header(r, MHD_HTTP_HEADER_CONTENT_ENCODING))
+        return core_err_set(err, CORE_E_MEDIA_TYPE, "Content-Encoding is not supported");
+    return 0;
+}
+
+static uint64_t body_max(const struct srv_request *r)
+{
+    if (!r->route)
+        return 0;
+    switch (r->route->body) {
+    case SRV_BODY_NONE:
+        return 0;
+    case SRV_BODY_JSON:
+        return r->srv->cfg.max_body_bytes;
+    case SRV_BODY_UPLOAD:
+        return r->srv->cfg.max_upload_bytes;
+    }
+    return 0;
+}
+
+static void refuse(struct srv_request *r, const struct core_err *err)
+{
+    r->is_discarding = true;
+    http_body_release(&r->body);
+    srv_reply_error(r, err);
+}
+
+static enum MHD_Result begin(struct http_server *h, struct MHD_Connection *conn, const char *method,
+                             const char *path, void **con_cls)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct srv_request *r = srv_request_new(h->srv, conn, info ? info->connect_fd : -1);
+    struct core_err err = {0};
+    const char *length;
+    uint64_t n_body;
+
+    if (!r)
+        return MHD_NO;
+    *con_cls = r;
+    srv_request_name(r, http_header(r, "X-Request-Id"));
+    length = http_header(r, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    n_body = length ? strtoull(length, NULL, 10) : 0;
+    if (check_head(r, method, path, &err) == 0 && n_body > body_max(r))
+        http_body_too_large(body_max(r), &err);
+    if (!err.code) {
+        r->next = r->route->handle;
+        return MHD_YES;
+    }
+    refuse(r, &err);
+    if (n_body <= SHORT_BODY_BYTES)
+        return MHD_YES;
+    r->is_early = true;
+    return send_reply(r);
+}
+
+static enum MHD_Result on_access(void *cls, struct MHD_Connection *conn, const char *url,
+                                 const char *method, const char *version, const char *upload,
+                                 size_t *n_upload, void **con_cls)
+{
+    struct http_server *h = cls;
+    struct srv_request *r = *con_cls;
+    struct core_err err = {0};
+    size_t n;
+
+    (void)version;
+    if (!r)
+        return begin(h, conn, method, url, con_cls);
+    n = *n_upload;
+    *n_upload = 0;
+    if (n) {
+        if (r->is_discarding)
+            r->body.n += n; /* only counted */
+        else if (http_body_add(&r->body, upload, n, body_max(r), h->srv->cfg.max_inflight_bytes,
+                               &err) < 0)
+            refuse(r, &err);
+        return r->is_discarding && r->body.n > discard_max_bytes ? MHD_NO : MHD_YES;
+    }
+    return r->is_discarding ? send_reply(r) : drive(r);
+}
+
+static void on_completed(void *cls, struct MHD_Connection *conn, void **con_cls,
+                         enum MHD_RequestTerminationCode toe)
+{
+    struct http_server *h = cls;
+    struct srv_request *r = *con_cls;
+
+    (void)conn;
+    (void)toe;
+    if (!r)
+        return;
+    *con_cls = NULL;
+    if (r->is_early)
+        srv_loop_linger(h->srv->loop, fcntl(r->fd, F_DUPFD_CLOEXEC, 0));
+    /* The operations under way, if any, are for nobody now. */
+    srv_request_stop(r, CORE_E_TIMEOUT, true);
+    srv_request_account(r);
+    if (r->route && r->route->needs_ready)
+        atomic_fetch_sub(&h->srv->n_busy, 1);
+    srv_request_unref(r);
+}
+
+/* ---- start and stop ----------------------------------------------------------- */
+
+static void on_log(void *cls, const char *fmt, va_list ap)
+{
+    char line[512];
+
+    (void)cls;
+    vsnprintf(line, sizeof(line), fmt, ap);
+    line[strcspn(line, "\r\n")] = 0;
+    core_log(CORE_LOG_DEBUG, "event=http message=\"%s\"", line);
+}
+
+static int bad_listen(const char *listen_on, const char *why, struct core_err *err)
+{
+    return core_err_set_param(err, CORE_E_BAD_FIELD, "listen", "listen on %s: %s", listen_on, why);
+}
+
+/* Opens the socket of "ADDR:PORT" or "[ADDR]:PORT"; the descriptor or an error. */
+static int listen_socket(const char *text, struct core_err *err)
+{
+    const struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM};
+    const char *colon = strrchr(text, ':');
+    struct addrinfo *found = NULL;
+    char host[256];
+    size_t n;
+    int fd = -1, rc;
+
+    if (!colon || (size_t)(colon - text) >= sizeof(host))
+        return bad_listen(text, "not of the form ADDR:PORT", err);
+    n = (size_t)(colon - text);
+    snprintf(host, sizeof(host), "%.*s", (int)n, text);
+    if (host[0] == '[' && host[n - 1] == ']') {
+        host[n - 1] = 0;
+        memmove(host, host + 1, n - 1);
+    }
+    rc = getaddrinfo(host[0] ? host : NULL, colon + 1, &hints, &found);
+    if (rc != 0)
+        return bad_listen(text, gai_strerror(rc), err);
+    fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)) < 0 ||
+        bind(fd, found->ai_addr, found->ai_addrlen) < 0 || listen(fd, 1024) < 0) {
+        rc = bad_listen(text, strerror(errno), err);
+        if (fd >= 0)
+            close(fd);
+        fd = rc;
+    }
+    freeaddrinfo(found);
+    return fd;
+}
+
+static void note_url(struct http_server *h, int fd)
+{
+    struct sockaddr_storage addr = {0};
+    socklen_t n = sizeof(addr);
+    char host[64] = "", port[16] = "";
+
+    getsockname(fd, (struct sockaddr *)&addr, &n);
+    getnameinfo((struct sockaddr *)&addr, n, host, sizeof(host), port, sizeof(port),
+                NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(h->url, sizeof(h->url), strchr(host, ':') ? "http://[%s]:%s" : "http://%s:%s", host,
+             port);
+}
+
+int http_start(struct http_server **out, struct srv *s, struct core_err *err)
+{
+    struct http_server *h = core_calloc(1, sizeof(*h));
+    int fd = -1, rc;
+
+    if (!h)
+        return core_err_nomem(err, "HTTP server");
+    h->srv = s;
+    fd = listen_socket(s->cfg.listen, err);
+    if (fd < 0) {
+        rc = fd;
+        goto out;
+    }
+    note_url(h, fd);
+    h->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL,
+        NULL, on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_THREAD_POOL_SIZE,
+        s->cfg.http_threads > 1 ? s->cfg.http_threads : 0, MHD_OPTION_CONNECTION_LIMIT,
+        s->cfg.max_connections < s->cfg.http_threads ? s->cfg.http_threads
+                                                     : s->cfg.max_connections,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->cfg.client_timeout,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES_MAX, MHD_OPTION_END);
+    if (!h->daemon) {
+        rc = core_err_set(err, CORE_E_INTERNAL, "the HTTP server did not start");
+        goto out;
+    }
+    fd = -1; /* the daemon's now */
+    *out = h;
+    h = NULL;
+    rc = 0;
+out:
+    if (fd >= 0)
+        close(fd);
+    core_free(h);
+    return rc;
+}
+
+const char *http_url(const struct http_server *h)
+{
+    return h->url;
+}
+
+void http_stop(struct http_server **h)
+{
+    if (!*h)
+        return;
+    MHD_stop_daemon((*h)->daemon);
+    core_free(*h);
+    *h = NULL;
+}

@@ -1,0 +1,46 @@
+/* server/http/upload.h - an upload's body to named files: a multipart form or a tar
+ * (plain, gzip, zstd). Both readers take a complete body, bound what they take from
+ * it, and never touch a file system. */
+#ifndef SERVER_HTTP_UPLOAD_H
+#define SERVER_HTTP_UPLOAD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/file.h"
+
+struct core_err;
+
+enum {
+    UPLOAD_FILES_MAX = 256,
+    UPLOAD_NAME_MAX = 128, /* as ads_file_name_ok() */
+};
+
+/* The files of one upload. Zero-initialise; upload_release(). */
+struct upload {
+    struct core_file *file; /* names and bytes belong to the upload, or, for a
+                             * multipart form, the bytes to the body */
+    size_t n;
+    void **owned; /* [n] bytes to free, NULL where the body's */
+};
+void upload_release(struct upload *u);
+
+/* multipart.c. `type` is the Content-Type with its boundary. Each part is a file:
+ * named by its filename (without folders), else by its name.
+ * CORE_E_BAD_FIELD (malformed: what), CORE_E_NOMEM. */
+int upload_read_multipart(struct upload *u, const char *type, const void *body, size_t n,
+                          struct core_err *err);
+
+/* tar.c. Regular files only; a file in a folder counts by its last name. No more
+ * than `bytes_max` unpacked bytes in all.
+ * CORE_E_ADAPTER_INVALID (not a tar, damaged), CORE_E_BAD_FIELD (a link or device, a name
+ * with ".."), CORE_E_BODY_TOO_LARGE, CORE_E_NOMEM. */
+int upload_read_tar(struct upload *u, const void *body, size_t n, uint64_t bytes_max,
+                    struct core_err *err);
+
+/* For the two readers. Appends a file, name copied; `owned` (may be NULL) is freed
+ * with the upload, or at once if this fails. */
+int upload__add(struct upload *u, const char *name, size_t n_name, const void *bytes,
+                size_t n_bytes, void *owned, struct core_err *err);
+
+#endif

@@ -1,0 +1,44 @@
+/* server/routes.h - the map of the server: method, path, handler, limits. */
+#ifndef SERVER_ROUTES_H
+#define SERVER_ROUTES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "server/request.h"
+
+struct core_err;
+
+enum srv_body_limit {
+    SRV_BODY_NONE,   /* a body is refused */
+    SRV_BODY_JSON,   /* max_body_bytes */
+    SRV_BODY_UPLOAD, /* max_upload_bytes */
+};
+
+struct srv_route {
+    const char *method;
+    const char *path; /* "{task}" stands for one segment */
+    enum srv_outcome (*handle)(struct srv_request *r);
+    const char *query; /* names that may follow "?", separated by spaces, or NULL */
+    enum srv_body_limit body;
+    bool needs_ready; /* 503 while loading or draining */
+};
+
+/* Finds the route and copies {task} to `task`. NULL: *err is CORE_E_UNKNOWN_ROUTE, or
+ * CORE_E_METHOD_NOT_ALLOWED with `allow` filled. HEAD finds GET's route. */
+const struct srv_route *srv_route_find(const char *method, const char *path,
+                                       char task[ADS_NAME_MAX + 1], char allow[64],
+                                       struct core_err *err);
+
+/* The endpoints, each in the file of its name under server/api/. */
+enum srv_outcome srv_infer_post(struct srv_request *r);
+enum srv_outcome srv_adapters_list_get(struct srv_request *r);
+enum srv_outcome srv_adapters_get(struct srv_request *r);
+enum srv_outcome srv_adapters_put(struct srv_request *r);
+enum srv_outcome srv_adapters_delete(struct srv_request *r);
+enum srv_outcome srv_health_get(struct srv_request *r);
+enum srv_outcome srv_ready_get(struct srv_request *r);
+enum srv_outcome srv_metrics_get(struct srv_request *r);
+enum srv_outcome srv_info_get(struct srv_request *r);
+
+#endif

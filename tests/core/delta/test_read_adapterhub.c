@@ -1,0 +1,446 @@
+/* AdapterHub's files: switches, copies, unions, folded prefixes, heads. Most cases edit
+ * a cell that the library saved. */
+#include <math.h>
+
+#include "tests/core/delta/delta_fixture.h"
+
+Suite *read_adapterhub_suite(void);
+
+#define CONFIG "adapter_config.json"
+#define HEAD "head_config.json"
+
+/* ---- bottlenecks -------------------------------------------------------------------- */
+
+static const struct {
+    const char *cell;
+    struct delta_join join; /* the switches only */
+    bool has_before, has_after, has_vec;
+} switches[] = {
+    {"bert-ah-houlsby", {.original_ln_after = true, .residual_before_ln = DELTA_RES_BEFORE}, 0, 0, 0},
+    {"bert-ah-pfeiffer",
+     {.original_ln_before = true, .original_ln_after = true, .residual_before_ln = DELTA_RES_BEFORE},
+     0, 0, 0},
+    {"bert-ah-adapter-plus",
+     {.original_ln_before = true, .residual_before_ln = DELTA_RES_AFTER}, 0, 0, 1},
+    {"bert-ah-residual-post-add",
+     {.original_ln_before = true, .original_ln_after = true, .residual_before_ln = DELTA_RES_POST_ADD},
+     0, 0, 0},
+    {"bert-ah-ln-after-residual",
+     {.original_ln_after = true, .residual_before_ln = DELTA_RES_BEFORE, .adapter_residual_before_ln = true},
+     0, 1, 0},
+    {"bert-ah-ln-before", {.original_ln_after = true, .residual_before_ln = DELTA_RES_BEFORE}, 1, 0, 0},
+    {"bert-ah-par-ln-before",
+     {.is_parallel = true, .original_ln_after = true, .residual_before_ln = DELTA_RES_BEFORE}, 1, 0, 0},
+    {"bert-ah-par-no-original-ln",
+     {.is_parallel = true, .residual_before_ln = DELTA_RES_BEFORE}, 0, 0, 0},
+};
+
+START_TEST(a_bottleneck_has_the_switches_of_its_configuration)
+{
+    const struct delta_join *want = &switches[_i].join, *got;
+    const struct delta_op *op;
+    struct adapter a = {0};
+    struct delta *d;
+
+    ck_assert(load_cell(&a, switches[_i].cell));
+    d = compile(&a);
+    op = op_at(d, 1, SITE_FFN_JOIN, DELTA_LOWRANK);
+    got = op->lowrank.join;
+    ck_assert_int_eq(got->is_parallel, want->is_parallel);
+    ck_assert_int_eq(got->original_ln_before, want->original_ln_before);
+    ck_assert_int_eq(got->original_ln_after, want->original_ln_after);
+    ck_assert_int_eq(got->residual_before_ln, want->residual_before_ln);
+    ck_assert_int_eq(got->adapter_residual_before_ln, want->adapter_residual_before_ln);
+    ck_assert_int_eq(got->ln_before_gamma != NULL, switches[_i].has_before);
+    ck_assert_int_eq(got->ln_before_beta != NULL, switches[_i].has_before);
+    ck_assert_int_eq(got->ln_after_gamma != NULL, switches[_i].has_after);
+    ck_assert_int_eq(op->lowrank.scale_vec != NULL, switches[_i].has_vec);
+    ck_assert(got->ln_eps == 1e-5f);
+    ck_assert_ptr_nonnull(op->lowrank.down_bias);
+    ck_assert_ptr_nonnull(op->lowrank.up_bias);
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(what_a_bottleneck_cannot_compute_is_refused_by_name)
+{
+    static const struct {
+        const char *from, *to, *text;
+    } edit[] = {
+        {"\"use_gating\": false", "\"use_gating\": true", "use_gating"},
+        {"\"phm_layer\": false", "\"phm_layer\": true", "phm_layer"},
+        {"\"inv_adapter\": null", "\"inv_adapter\": \"nice\"", "inv_adapter"},
+        {"\"residual_before_ln\": true", "\"residual_before_ln\": \"post_add\"",
+         "residual_before_ln"}, /* needs original_ln_before, here false */
+        {"\"non_linearity\": \"swish\"", "\"non_linearity\": \"mish\"", "mish"},
+    };
+    struct adapter a = {0};
+
+    for (size_t i = 0; i < sizeof(edit) / sizeof(edit[0]); i++) {
+        ck_assert(load_cell(&a, "bert-ah-houlsby"));
+        edit_text(&a, CONFIG, edit[i].from, edit[i].to);
+        refused(&a, CORE_E_ADAPTER_UNSUPPORTED, edit[i].text);
+    }
+    ck_assert(load_cell(&a, "bert-ah-houlsby"));
+    put_text(&a, "adapter_fusion_config.json", "{}");
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "adapter_fusion_config.json");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(before_versions_gelu_was_the_tanh_form)
+{
+    struct adapter a = {0};
+    struct delta *d;
+
+    ck_assert(load_cell(&a, "bert-ah-houlsby"));
+    edit_text(&a, CONFIG, "\"swish\"", "\"gelu\"");
+    d = compile(&a);
+    ck_assert_int_eq(op_at(d, 0, SITE_ATTN_JOIN, DELTA_LOWRANK)->lowrank.act, KERN_ACT_GELU);
+    delta_free(d);
+    edit_text(&a, CONFIG, "\"version\"", "\"verzion\"");
+    d = compile(&a);
+    ck_assert_int_eq(op_at(d, 0, SITE_ATTN_JOIN, DELTA_LOWRANK)->lowrank.act, KERN_ACT_GELU_NEW);
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
+/* ---- made of tensors: a parallel bottleneck and a flat prefix, named "a.b" ------------- */
+
+#define PLACE(l) "bert.encoder.layer." l ".output.adapters.a.b."
+#define PREFIX "bert.prefix_tuning.prefix_tunings.a.b.self_prefix."
+#define POOL(l) "bert.encoder.layer." l ".attention.self.prefix_tuning.pool.prefix_tunings.a.b."
+
+static const char bottleneck_json[] =
+    "{\"architecture\": null, \"is_parallel\": true, \"output_adapter\": true, "
+    "\"non_linearity\": \"relu\", \"scaling\": 4.0}";
+static const char prefix_json[] =
+    "{\"architecture\": \"prefix_tuning\", \"flat\": true, \"prefix_length\": 2, \"leave_out\": [1]}";
+
+static void put_ah(struct adapter *a, const char *config)
+{
+    char text[2000];
+
+    snprintf(text, sizeof(text),
+             "{\"config\": %s, \"model_type\": \"bert\", \"name\": \"a.b\", "
+             "\"version\": \"adapters.1.2.0\"}",
+             config);
+    put_text(a, CONFIG, text);
+}
+
+START_TEST(a_union_of_prefix_and_parallel_bottleneck_is_mam)
+{
+    const struct made t[] = {
+        {.name = PLACE("2") "adapter_down.0.weight", .d0 = 3, .d1 = 40},
+        {.name = PLACE("2") "adapter_down.0.bias", .d0 = 3},
+        {.name = PLACE("2") "adapter_up.weight", .d0 = 40, .d1 = 3},
+        {.name = PLACE("2") "adapter_up.bias", .d0 = 40},
+        {.name = PREFIX "control_trans", .d0 = 2 * 160},
+        {.name = POOL("0") "self_prefix.control_trans", .d0 = 2 * 160},
+        {.name = POOL("1") "self_prefix.control_trans", .d0 = 2 * 160},
+        {0}};
+    struct made damaged[8];
+    char config[2000];
+    const struct delta_op *op;
+    struct adapter a = {0};
+    struct delta *d;
+
+    snprintf(config, sizeof(config), "{\"architecture\": \"union\", \"configs\": [%s, %s]}",
+             prefix_json, bottleneck_json);
+    put_ah(&a, config);
+    put_tensors(&a, "adapter.safetensors", t);
+    d = compile(&a);
+    ck_assert_str_eq(d->method, "mam");
+    ck_assert_uint_eq(d->n_ops, 3);
+    ck_assert_uint_eq(d->position_shift, 0);
+    ck_assert(op_at(d, 2, SITE_FFN_JOIN, DELTA_LOWRANK)->lowrank.scale == 4.0f);
+    op = op_at(d, 2, SITE_ATTN, DELTA_KV_PREFIX); /* the second layer that has one */
+    ck_assert(op->kv_prefix.k[40] == made_value(&t[4], 160 + 80));
+    ck_assert(op->kv_prefix.v[40] == made_value(&t[4], 160 + 120));
+    delta_free(d);
+    memcpy(damaged, t, sizeof(damaged));
+    damaged[6].base = 1;
+    put_tensors(&a, "adapter.safetensors", damaged);
+    refused(&a, CORE_E_ADAPTER_INVALID, "of which it is a copy");
+    put_tensors(&a, "adapter.safetensors", t);
+    put_ah(&a, bottleneck_json);
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "control_trans is left over");
+    put_ah(&a, prefix_json);
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "adapter_down.0.bias is left over");
+    put_ah(&a, "{\"architecture\": \"union\", \"configs\": []}");
+    refused(&a, CORE_E_ADAPTER_INVALID, "configs");
+    put_ah(&a, "{\"architecture\": \"reft\"}");
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "reft");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(a_bottleneck_that_misses_a_part_is_refused)
+{
+    const struct made t[] = {{.name = PLACE("0") "adapter_down.0.weight", .d0 = 3, .d1 = 40},
+                             {.name = PLACE("0") "adapter_down.0.bias", .d0 = 3},
+                             {.name = PLACE("0") "adapter_up.weight", .d0 = 40, .d1 = 3},
+                             {.name = PLACE("0") "adapter_up.bias", .d0 = 40},
+                             {0}};
+    struct made some[5] = {{0}};
+    struct made beyond[5];
+    struct adapter a = {0};
+
+    put_ah(&a, bottleneck_json);
+    put_tensors(&a, "adapter.safetensors", t);
+    delta_free(compile(&a));
+    for (size_t out = 0; out < 4; out++) {
+        size_t n = 0;
+
+        for (size_t i = 0; i < 4; i++)
+            if (i != out)
+                some[n++] = t[i];
+        put_tensors(&a, "adapter.safetensors", some);
+        if (out == 2)
+            refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "left over");
+        else
+            refused(&a, CORE_E_ADAPTER_INVALID, "is missing");
+    }
+    memcpy(beyond, t, sizeof(beyond));
+    beyond[2].name = PLACE("3") "adapter_up.weight";
+    put_tensors(&a, "adapter.safetensors", beyond);
+    refused(&a, CORE_E_ADAPTER_MISMATCH, "place for an adapter 'bert.encoder.layer.3.output'");
+    memcpy(beyond, t, sizeof(beyond));
+    beyond[0].d1 = 41;
+    put_tensors(&a, "adapter.safetensors", beyond);
+    refused(&a, CORE_E_ADAPTER_MISMATCH, "got [3, 41], expected [3, 40]");
+    put_text(&a, CONFIG, "{\"config\": {}, \"model_type\": \"bert\"}");
+    refused(&a, CORE_E_ADAPTER_INVALID, "name");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(the_prefix_network_is_folded_into_keys_and_values)
+{
+    const struct made t[] = {{.name = PREFIX "wte.weight", .d0 = 2, .d1 = 40, .base = -0.2f},
+                             {.name = PREFIX "control_trans.0.weight", .d0 = 3, .d1 = 40, .base = -0.5f},
+                             {.name = PREFIX "control_trans.0.bias", .d0 = 3, .base = 0.1f},
+                             {.name = PREFIX "control_trans.2.weight", .d0 = 240, .d1 = 3, .base = -3},
+                             {.name = PREFIX "control_trans.2.bias", .d0 = 240, .base = 0.3f},
+                             {0}};
+    struct adapter a = {0};
+    struct delta *d;
+
+    put_ah(&a, "{\"architecture\": \"prefix_tuning\", \"prefix_length\": 2}");
+    put_tensors(&a, "adapter.safetensors", t);
+    d = compile(&a);
+    for (unsigned l = 0; l < 3; l++)
+        for (size_t i = 0; i < 2; i++)
+            for (size_t c = 0; c < 80; c++) {
+                const size_t col = (size_t)l * 80 + c;
+                const struct delta_op *op = op_at(d, l, SITE_ATTN, DELTA_KV_PREFIX);
+                const float *got = c < 40 ? op->kv_prefix.k : op->kv_prefix.v;
+                double want = (double)made_value(&t[4], col);
+
+                for (size_t h = 0; h < 3; h++) {
+                    double x = (double)made_value(&t[2], h);
+
+                    for (size_t k = 0; k < 40; k++)
+                        x += (double)made_value(&t[0], i * 40 + k) *
+                             (double)made_value(&t[1], h * 40 + k);
+                    want += tanh(x) * (double)made_value(&t[3], col * 3 + h);
+                }
+                ck_assert_msg(fabs((double)got[i * 40 + c % 40] - want) < 1e-4,
+                              "layer %u token %zu column %zu", l, i, c);
+            }
+    delta_free(d);
+    put_ah(&a, "{\"architecture\": \"prefix_tuning\", \"prefix_length\": 3}");
+    refused(&a, CORE_E_ADAPTER_MISMATCH, "prefix_length");
+    put_ah(&a, "{\"architecture\": \"prefix_tuning\", \"leave_out\": [0]}");
+    refused(&a, CORE_E_ADAPTER_MISMATCH, "got [240, 3], expected [160, 3]");
+    put_ah(&a, "{\"architecture\": \"prefix_tuning\", \"leave_out\": [0, 1, 2]}");
+    refused(&a, CORE_E_ADAPTER_INVALID, "leave_out");
+    put_ah(&a, "{\"architecture\": \"prefix_tuning\", \"use_gating\": true}");
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "use_gating");
+    drop_adapter(&a);
+}
+END_TEST
+
+/* ---- LoRA and (IA)3 ------------------------------------------------------------------------ */
+
+START_TEST(lora_before_1_1_did_not_divide_by_its_rank)
+{
+    struct adapter a = {0};
+    struct delta *d;
+
+    ck_assert(load_cell(&a, "bert-ah-lora")); /* r 5, alpha 9 */
+    d = compile(&a);
+    ck_assert(fabsf(op_at(d, 0, SITE_Q, DELTA_LOWRANK)->lowrank.scale - 1.8f) < 1e-6f);
+    delta_free(d);
+    edit_text(&a, CONFIG, "\"adapters.1.3.0\"", "\"adapters.1.0.1\"");
+    d = compile(&a);
+    ck_assert(op_at(d, 0, SITE_Q, DELTA_LOWRANK)->lowrank.scale == 1.0f);
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(what_lora_cannot_compute_is_refused_by_name)
+{
+    static const struct {
+        const char *from, *to, *text;
+    } edit[] = {
+        {"\"use_gating\": false", "\"use_gating\": true", "use_gating"},
+        {"\"use_dora\": false", "\"use_dora\": true", "use_dora"},
+        {"\"vera_d\": null", "\"vera_d\": 0.1", "vera_d"},
+        {"\"composition_mode\": \"add\"", "\"composition_mode\": \"mix\"", "mix"},
+        {"\"composition_mode\": \"add\"", "\"composition_mode\": \"scale\"", "composition_mode"},
+        {"\"architecture\": \"lora\"", "\"architecture\": \"mtl_lora\"", "mtl_lora"},
+    };
+    struct adapter a = {0};
+
+    for (size_t i = 0; i < sizeof(edit) / sizeof(edit[0]); i++) {
+        ck_assert(load_cell(&a, "bert-ah-lora"));
+        edit_text(&a, CONFIG, edit[i].from, edit[i].to);
+        refused(&a, CORE_E_ADAPTER_UNSUPPORTED, edit[i].text);
+    }
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(ia3_scales_outputs_whatever_the_linear)
+{
+    struct adapter a = {0};
+    struct delta *d;
+
+    ck_assert(load_cell(&a, "bert-ah-ia3"));
+    d = compile(&a);
+    ck_assert_int_eq(op_at(d, 2, SITE_UP, DELTA_SCALE)->scale.at, DELTA_SCALE_OUT);
+    ck_assert_str_eq(d->method, "ia3");
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
+/* ---- heads --------------------------------------------------------------------------------- */
+
+START_TEST(labels_come_in_the_order_of_their_numbers)
+{
+    struct adapter a = {0};
+    struct delta *d;
+
+    ck_assert(load_cell(&a, "bert-ah-head-pooler"));
+    edit_text(&a, HEAD, "\"no\": 0", "\"no\": 1");
+    edit_text(&a, HEAD, "\"yes\": 1", "\"yes\": 0");
+    d = compile(&a);
+    ck_assert_str_eq(d->head.label[0], "yes");
+    ck_assert_str_eq(d->head.label[1], "no");
+    ck_assert_int_eq(d->head.pool, DELTA_POOL_POOLER);
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(layers_of_a_head_are_found_whatever_numbers_they_have)
+{
+    static const struct {
+        const char *cell;
+        unsigned n_steps;
+        int first_act;
+    } known[] = {
+        {"bert-ah-head-one-layer", 1, KERN_ACT_NONE},
+        {"bert-ah-head-no-activation", 2, KERN_ACT_NONE},
+        {"bert-ah-head-three-layers", 3, KERN_ACT_GELU},
+        {"bert-ah-houlsby", 2, KERN_ACT_TANH},
+    };
+    struct adapter a = {0};
+
+    for (size_t i = 0; i < 4; i++) {
+        struct delta *d;
+
+        ck_assert(load_cell(&a, known[i].cell));
+        d = compile(&a);
+        ck_assert_uint_eq(d->head.n_steps, known[i].n_steps);
+        ck_assert_int_eq(d->head.step[0].act, known[i].first_act);
+        ck_assert_int_eq(d->head.step[d->head.n_steps - 1].act, KERN_ACT_NONE);
+        ck_assert_int_eq(d->head.pool, DELTA_POOL_CLS);
+        delta_free(d);
+        drop_adapter(&a);
+    }
+}
+END_TEST
+
+START_TEST(a_head_at_odds_with_its_configuration_is_refused)
+{
+    static const struct {
+        const char *from, *to;
+        int code;
+        const char *text;
+    } edit[] = {
+        {"\"classification\"", "\"masked_lm\"", CORE_E_ADAPTER_UNSUPPORTED, "masked_lm"},
+        {"\"classification\"", "\"question_answering\"", CORE_E_ADAPTER_UNSUPPORTED,
+         "question_answering"},
+        {"\"layers\": 2", "\"layers\": 3", CORE_E_ADAPTER_INVALID, "layers"},
+        {"\"num_labels\": 3", "\"num_labels\": 4", CORE_E_ADAPTER_INVALID, "3 outputs"},
+        {"\"LABEL_2\": 2", "\"LABEL_2\": 5", CORE_E_ADAPTER_INVALID, "label2id"},
+        {"\"LABEL_2\": 2", "\"LABEL_2\": 0", CORE_E_ADAPTER_INVALID, "label2id"},
+        {"\"name\": \"sst\"", "\"name\": \"other\"", CORE_E_ADAPTER_INVALID, "0 layers"},
+        {"\"tanh\"", "\"mish\"", CORE_E_ADAPTER_UNSUPPORTED, "mish"},
+    };
+    struct adapter a = {0};
+
+    for (size_t i = 0; i < sizeof(edit) / sizeof(edit[0]); i++) {
+        ck_assert(load_cell(&a, "bert-ah-houlsby"));
+        edit_text(&a, HEAD, edit[i].from, edit[i].to);
+        refused(&a, edit[i].code, edit[i].text);
+    }
+    drop_adapter(&a);
+    ck_assert(load_cell(&a, "bert-ah-static"));
+    edit_text(&a, HEAD, "BertForSequenceClassification", "BertForMultipleChoice");
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "BertForMultipleChoice");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(an_lm_head_has_its_norm_between_its_layers)
+{
+    struct adapter a = {0};
+    struct delta *d;
+
+    ck_assert(load_cell(&a, "llama-ah-head-causal-lm"));
+    d = compile(&a);
+    ck_assert_int_eq(d->head.kind, DELTA_GENERATION);
+    ck_assert(!d->head.uses_base_lm_head);
+    ck_assert_uint_eq(d->head.n_steps, 2);
+    ck_assert_ptr_nonnull(d->head.step[0].gamma);
+    ck_assert(d->head.step[0].eps == 1e-12f);
+    ck_assert_ptr_null(d->head.step[1].gamma);
+    ck_assert_uint_eq(d->head.n_labels, model_config(fixture_model)->n_vocab);
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
+Suite *read_adapterhub_suite(void)
+{
+    Suite *s = suite_create("read_adapterhub");
+    TCase *t = tcase_create("bert");
+    TCase *llama = tcase_create("llama");
+
+    tcase_add_checked_fixture(t, open_bert, close_model);
+    tcase_add_loop_test(t, a_bottleneck_has_the_switches_of_its_configuration, 0,
+                        sizeof(switches) / sizeof(switches[0]));
+    tcase_add_test(t, what_a_bottleneck_cannot_compute_is_refused_by_name);
+    tcase_add_test(t, before_versions_gelu_was_the_tanh_form);
+    tcase_add_test(t, a_union_of_prefix_and_parallel_bottleneck_is_mam);
+    tcase_add_test(t, a_bottleneck_that_misses_a_part_is_refused);
+    tcase_add_test(t, the_prefix_network_is_folded_into_keys_and_values);
+    tcase_add_test(t, lora_before_1_1_did_not_divide_by_its_rank);
+    tcase_add_test(t, what_lora_cannot_compute_is_refused_by_name);
+    tcase_add_test(t, ia3_scales_outputs_whatever_the_linear);
+    tcase_add_test(t, labels_come_in_the_order_of_their_numbers);
+    tcase_add_test(t, layers_of_a_head_are_found_whatever_numbers_they_have);
+    tcase_add_test(t, a_head_at_odds_with_its_configuration_is_refused);
+    suite_add_tcase(s, t);
+    tcase_add_checked_fixture(llama, open_llama, close_model);
+    tcase_add_test(llama, an_lm_head_has_its_norm_between_its_layers);
+    suite_add_tcase(s, llama);
+    return s;
+}
