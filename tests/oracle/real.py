@@ -66,9 +66,10 @@ def make_minilm(folder: str) -> tuple:
 def complete(model, tokenizer, prompt: str, sampled: torch.Tensor) -> dict:
     """The logits after the prompt at the sampled ids, and greedy tokens with the smallest margin that chose one."""
     tokens = tokenizer.encode(prompt).ids
-    with torch.no_grad():
-        out = model.generate(torch.tensor([tokens]), max_new_tokens=GREEDY_TOKENS, do_sample=False, output_logits=True,
-                             return_dict_in_generate=True)
+    batch = torch.tensor([tokens])
+    with torch.no_grad():  # without a mask, generate() would hide a prompt's <|im_end|>, which is also the padding
+        out = model.generate(batch, attention_mask=torch.ones_like(batch), max_new_tokens=GREEDY_TOKENS,
+                             do_sample=False, output_logits=True, return_dict_in_generate=True)
     rows = torch.stack([row[0] for row in out.logits])
     best = rows.topk(2).values
     return {"text": prompt, "tokens": tokens, "logits_at_ids": rows[0][sampled], "argmax": int(rows[0].argmax()),

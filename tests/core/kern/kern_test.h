@@ -96,6 +96,14 @@ static inline struct guarded guarded_typed(enum tensor_type type, size_t n, unsi
     return g;
 }
 
+/* ck_assert_msg() for loops over millions of values: the original writes to a pipe
+ * each time it passes. */
+#define REQUIRE(cond, ...)             \
+    do {                               \
+        if (!(cond))                   \
+            ck_abort_msg(__VA_ARGS__); \
+    } while (0)
+
 static inline bool same_bits(const float *a, const float *b, size_t n)
 {
     return memcmp(a, b, n * sizeof(*a)) == 0;

@@ -58,7 +58,7 @@ START_TEST(widen_gives_the_values_that_the_form_defines)
 
             t[l].widen(p, ks[i], w.p, out.p);
             for (size_t j = 0; j < n; j++)
-                ck_assert_msg(got[j] == want[j], "%s form %d k %zu column %zu: %.9g, not %.9g",
+                REQUIRE(got[j] == want[j], "%s form %d k %zu column %zu: %.9g, not %.9g",
                               t[l].name, _i, j / KERN_PANEL, j % KERN_PANEL, (double)got[j],
                               (double)want[j]);
         }
@@ -152,7 +152,7 @@ static void product_check(const struct product *q, const char *name)
             if (j >= g->n_cols) /* the pad is kept */
                 want = was, mag = 0.0;
             tol = (double)(g->n_k + 2) * (double)FLT_EPSILON * mag;
-            ck_assert_msg(fabs((double)g->y[i * g->ldy + j] - want) <= tol,
+            REQUIRE(fabs((double)g->y[i * g->ldy + j] - want) <= tol,
                           "%s type %d, %zux%zux%zu: y[%zu, %zu] = %.9g, not %.9g", name,
                           (int)g->panel.type, g->n_rows, g->n_cols, g->n_k, i, j,
                           (double)g->y[i * g->ldy + j], want);
@@ -227,7 +227,7 @@ START_TEST(a_row_has_the_same_bits_in_every_batch)
                 g.n_rows = ROWS - row < rows ? ROWS - row : rows;
                 t[l].gemm(&g);
             }
-            ck_assert_msg(same_bits(all, part, ROWS * 32), "%s, %zu rows", t[l].name, rows);
+            REQUIRE(same_bits(all, part, ROWS * 32), "%s, %zu rows", t[l].name, rows);
         }
         t[l].widen(&g.panel, K_MAX, g.w, wide);
         g = q.g;
@@ -238,7 +238,7 @@ START_TEST(a_row_has_the_same_bits_in_every_batch)
         g.n_cols = 13;
         t[l].gemm(&g);
         for (size_t i = 0; i < ROWS; i++)
-            ck_assert_msg(same_bits(all + i * 32, part + i * 32, 13), "%s, widened", t[l].name);
+            REQUIRE(same_bits(all + i * 32, part + i * 32, 13), "%s, widened", t[l].name);
     }
     free(wide);
     product_free(&q);

@@ -52,7 +52,7 @@ static void rows_free(struct rows *r)
 static void rows_check(const struct rows *r, const float *got, const char *what, float tol)
 {
     for (size_t i = 0; i < r->n; i++)
-        ck_assert_msg(fabsf(got[i] - r->want[i]) <= tol, "%s, n = %zu: [%zu] = %.9g, not %.9g",
+        REQUIRE(fabsf(got[i] - r->want[i]) <= tol, "%s, n = %zu: [%zu] = %.9g, not %.9g",
                       what, r->n, i, (double)got[i], (double)r->want[i]);
 }
 
@@ -213,7 +213,7 @@ START_TEST(to_f32_converts_every_type_as_its_definition_says)
 
             t[l].to_f32(src.type, n, in.p, out.p);
             for (size_t i = 0; i < n; i++)
-                ck_assert_msg(memcmp(got + i, want + i, 4) == 0 || (isnan(got[i]) && isnan(want[i])),
+                REQUIRE(memcmp(got + i, want + i, 4) == 0 || (isnan(got[i]) && isnan(want[i])),
                               "%s %s [%zu]: %.9g, not %.9g", t[l].name, tensor_type_text(src.type),
                               i, (double)got[i], (double)want[i]);
         }
@@ -238,13 +238,13 @@ START_TEST(every_16_bit_pattern_converts_exactly)
         for (size_t i = 0; i < 65536; i++) {
             const float want = tensor_f16_to_f32(in[i]);
 
-            ck_assert(isnan(want) ? isnan(out[i]) : memcmp(&want, &out[i], 4) == 0);
+            REQUIRE(isnan(want) ? isnan(out[i]) : memcmp(&want, &out[i], 4) == 0, "%zx", i);
         }
         t[l].to_f32(TENSOR_BF16, 65536, in, out);
         for (size_t i = 0; i < 65536; i++) {
             const float want = tensor_bf16_to_f32(in[i]);
 
-            ck_assert(isnan(want) ? isnan(out[i]) : memcmp(&want, &out[i], 4) == 0);
+            REQUIRE(isnan(want) ? isnan(out[i]) : memcmp(&want, &out[i], 4) == 0, "%zx", i);
         }
     }
 }
