@@ -9,7 +9,9 @@ DIR/METHOD-NNNN. Values are small and random: the arithmetic is that of trained 
 """
 import argparse
 import array
+import functools
 import json
+import math
 import random
 import struct
 from pathlib import Path
@@ -35,12 +37,18 @@ def write_safetensors(path, tensors):
             f.write(tensors[name][2])
 
 
+@functools.lru_cache
+def noise(scale):
+    """One long run of normal values, made once: a thousand adapters must not take minutes.
+    Its length is prime, which keeps rows unlike."""
+    rng = random.Random(scale)
+    return array.array("f", [rng.gauss(0, scale) for _ in range(99991)])
+
+
 def f32(rng, *shape, scale=0.02):
-    n = 1
-    for s in shape:
-        n *= s
-    pool = array.array("f", [rng.gauss(0, scale) for _ in range(997)])  # a prime period keeps rows unlike
-    return "F32", list(shape), (pool * (n // 997 + 1))[:n].tobytes()
+    n, run = math.prod(shape), noise(scale)
+    start = rng.randrange(len(run))
+    return "F32", list(shape), (run[start:] + run * (n // len(run) + 1))[:n].tobytes()
 
 
 def linears(base, b):

@@ -1,0 +1,7 @@
+#!/bin/sh
+# `make bench`: fetches the models if they are absent, then prints the table of numbers.
+# Arguments go to bench/bench.py (--help tells them).
+set -eu
+cd "$(dirname "$0")/.."
+[ -n "${PEFTD_MINILM:-}" ] && [ -n "${PEFTD_SMOLLM2:-}" ] || tools/models.sh
+exec python3 bench/bench.py "$@"
