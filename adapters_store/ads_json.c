@@ -44,25 +44,18 @@ void ads__manifest_release(struct ads__manifest *m)
     *m = (struct ads__manifest){0};
 }
 
-/* json_loadb(), with damage told from a lack of memory. jansson calls a string that it
- * could not allocate bad syntax, so a failure counts as damage only if it comes again
- * after memory for all of it was there; a good file must not be set aside for that. */
+/* What does not parse is damaged, or memory was short: jansson does not always tell
+ * (it may even lose a character of a string). Who sets a file aside looks twice. */
 static int load(json_t **out, const char *what, const char *text, size_t n, struct core_err *err)
 {
     json_error_t e = {0};
 
     *out = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
-    if (!*out) {
-        void *probe = core_malloc(65536 + 8 * n);
-
-        core_free(probe);
-        if (!probe)
-            return core_err_nomem(err, what);
-        *out = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
-    }
-    return *out ? 0
-                : core_err_set(err, CORE_E_ADAPTER_INVALID, "%s: line %d: %s", what, e.line,
-                               e.text);
+    if (*out)
+        return 0;
+    if (!e.text[0] || json_error_code(&e) == json_error_out_of_memory)
+        return core_err_nomem(err, what);
+    return core_err_set(err, CORE_E_ADAPTER_INVALID, "%s: line %d: %s", what, e.line, e.text);
 }
 
 static bool get_u64(const json_t *o, const char *key, uint64_t *out)
@@ -329,13 +322,13 @@ int ads__manifest_write(const struct ads__meta *meta, const char *version, const
 
     if (!files || add_files(files, file, n) < 0)
         goto nomem;
-    o = json_pack("{s:s, s:I, s:s, s:s, s:s, s:I, s:O, s:o}", "version", version, "created_ms",
+    o = json_pack("{s:s, s:I, s:s, s:s, s:s, s:I, s:O}", "version", version, "created_ms",
                   (json_int_t)created_ms, "base", base, "kind", meta->kind, "method",
-                  meta->method, "bytes", (json_int_t)meta->n_bytes, "files", files, "program",
-                  json_loads(meta->program->s, 0, NULL));
+                  meta->method, "bytes", (json_int_t)meta->n_bytes, "files", files);
     if (!o || json_dump_callback(o, dump_to_buf, out, JSON_INDENT(1)) < 0)
         goto nomem;
-    core_buf_str(out, "\n");
+    out->n -= 2; /* "\n}": the program is JSON text already */
+    core_buf_printf(out, ",\n \"program\": %s\n}\n", meta->program->s);
     if (!out->is_short)
         goto out;
 nomem:

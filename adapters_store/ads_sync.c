@@ -77,24 +77,6 @@ int ads__move(struct ads_store *s, const struct ads__record *r, struct ads__vers
     return rc;
 }
 
-int ads__record_now(struct ads_store *s, const char *task, struct ads__record *out,
-                    struct core_err *err)
-{
-    const struct ads__task *t = ads__index_task(s, task);
-    struct core_buf text = {0};
-    int rc;
-
-    if (t)
-        return ads__index_record(t, out, err);
-    *out = (struct ads__record){.current = -1};
-    memcpy(out->task, task, strlen(task) + 1);
-    rc = ads__disk_task_read(&s->disk, task, &text, err);
-    if (rc == 0)
-        rc = ads__record_parse(out, task, text.p, text.n, err);
-    core_buf_release(&text);
-    return rc == 1 ? 0 : rc;
-}
-
 /* ---- healing ------------------------------------------------------------------------ */
 
 /* Takes entry i out; if it was current, the one that was before comes back. */
@@ -115,6 +97,28 @@ static void heal_entry(struct ads__record *r, size_t i)
              was, r->generation);
 }
 
+/* Before anything is set aside it is looked at twice, and between the looks there was
+ * memory: a file must not pay for what jansson could not allocate. */
+static int memory_is_there(struct core_err *err)
+{
+    void *p = core_malloc(1 << 20);
+
+    core_free(p);
+    return p ? 0 : core_err_nomem(err, "store");
+}
+
+static int stat_twice(struct ads_store *s, const char *hash, struct ads__meta *meta,
+                      struct core_err *err)
+{
+    struct core_err first = {0};
+    int rc = ads__disk_stat(&s->disk, hash, meta, &first);
+
+    if (rc != CORE_E_ADAPTER_INVALID)
+        return rc < 0 ? core_err_set(err, rc, "%s", first.msg) : 0;
+    rc = memory_is_there(err);
+    return rc < 0 ? rc : ads__disk_stat(&s->disk, hash, meta, err);
+}
+
 /* Makes fresh versions for the entries that the index does not know; entries whose
  * version is damaged go. *n_healed counts those. */
 static int resolve_versions(struct ads_store *s, struct ads__record *r,
@@ -130,7 +134,7 @@ static int resolve_versions(struct ads_store *s, struct ads__record *r,
             i++;
             continue;
         }
-        rc = ads__disk_stat(&s->disk, r->entry[i].version, &meta, &why);
+        rc = stat_twice(s, r->entry[i].version, &meta, &why);
         if (rc == CORE_E_ADAPTER_INVALID) {
             rc = ads__disk_set_aside(&s->disk, r->entry[i].version, why.msg, err);
             if (rc < 0)
@@ -159,17 +163,50 @@ static int resolve_versions(struct ads_store *s, struct ads__record *r,
 
 /* ---- taking up the directory ------------------------------------------------------------ */
 
+/* 1: there is no such file (any more). */
+static int read_record(struct ads_store *s, const char *task, struct ads__record *r,
+                       struct core_err *err)
+{
+    struct core_err first = {0};
+    struct core_buf text = {0};
+    int rc = ads__disk_task_read(&s->disk, task, &text, err);
+
+    if (rc == 0) {
+        rc = ads__record_parse(r, task, text.p, text.n, &first);
+        if (rc == CORE_E_ADAPTER_INVALID) {
+            rc = memory_is_there(err);
+            if (rc == 0)
+                rc = ads__record_parse(r, task, text.p, text.n, err);
+        } else if (rc < 0) {
+            core_err_set(err, rc, "%s", first.msg);
+        }
+    }
+    core_buf_release(&text);
+    return rc;
+}
+
+int ads__record_now(struct ads_store *s, const char *task, struct ads__record *out,
+                    struct core_err *err)
+{
+    const struct ads__task *t = ads__index_task(s, task);
+    int rc;
+
+    if (t)
+        return ads__index_record(t, out, err);
+    *out = (struct ads__record){.current = -1};
+    memcpy(out->task, task, strlen(task) + 1);
+    rc = read_record(s, task, out, err); /* a tombstone? */
+    return rc == 1 ? 0 : rc;
+}
+
 static int sync_task(struct ads_store *s, const char *task, struct core_err *err)
 {
     struct ads__record r = {.current = -1};
     struct ads__version *fresh = NULL;
-    struct core_buf text = {0};
     size_t n_healed = 0;
     const struct ads__task *t;
-    int rc = ads__disk_task_read(&s->disk, task, &text, err);
+    int rc = read_record(s, task, &r, err);
 
-    if (rc == 0)
-        rc = ads__record_parse(&r, task, text.p, text.n, err);
     if (rc != 0)
         goto out;
     t = ads__index_task(s, task);
@@ -185,7 +222,6 @@ static int sync_task(struct ads_store *s, const char *task, struct core_err *err
 out:
     fresh_free(&fresh);
     ads__record_release(&r);
-    core_buf_release(&text);
     return rc;
 }
 

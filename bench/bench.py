@@ -15,6 +15,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -71,15 +72,21 @@ class Report:
                 csv.writer(f).writerows([tables[name], *rows])
 
 
-def in_turn(cases, n_rounds):
-    """cases: {name: function that returns a rate}. One round to warm up, then n_rounds; returns
-    {name: [rates]}."""
-    rates = {name: [] for name in cases}
+def in_turn(cases, n_rounds, seconds):
+    """cases: {name: function that returns a rate}. One round to warm up, then n_rounds, of
+    which a slow machine may leave out all but two after `seconds`; returns {name: [rates]}."""
+    rates, end = {name: [] for name in cases}, time.monotonic() + seconds
     for k in range(n_rounds + 1):
+        if k > 2 and time.monotonic() > end:
+            break
         for name, run in cases.items():
+            if sys.stderr.isatty():
+                print(f"\r\033[K  round {k} of {n_rounds}: {name}", end="\r", file=sys.stderr, flush=True)
             rate = run()
             if k:
                 rates[name].append(rate)
+    if sys.stderr.isatty():
+        print("\033[K", end="", file=sys.stderr, flush=True)
     return rates
 
 
@@ -149,7 +156,7 @@ def encoder(a, work, report):
         tasks = [i % N_TASKS for i in range(len(batch))]
         for how in PEFT_WAYS if peft else ():
             cases[how] = lambda how=how: len(batch) / peft.ask(batch, tasks, how)["seconds"]
-        rates = in_turn(cases, a.rounds_encoder)
+        rates = in_turn(cases, a.rounds_encoder, a.seconds)
 
         report.heading("Encoder: MiniLM f32, 64 texts of 10 to 60 tokens, 4 labels", "texts/s")
         for name, what in (("16 tasks", "16 LoRA tasks mixed, one call of 64"), ("one task", "one LoRA task, one call of 64"),
@@ -237,7 +244,7 @@ def decoder(a, work, report):
             cases |= {"llama each": theirs(lambda i: [{"id": i, "scale": 1.0}]),
                       "llama same": theirs(lambda i: [{"id": 0, "scale": 1.0}]),
                       "llama none": theirs(lambda i: []), "llama one": theirs(lambda i: [], 1)}
-        rates = in_turn(cases, a.rounds_decoder)
+        rates = in_turn(cases, a.rounds_decoder, a.seconds)
 
         weights = "f16" if f16 else "Q4_1 (f16 needs llama-quantize)"
         report.heading(f"Decoder: SmolLM2-135M {weights}, about 110 tokens in, {N_OUT} out", "tokens/s")
@@ -360,7 +367,7 @@ def arguments():
     p.add_argument("--out", type=Path, default=ROOT / "build/bench", help="where the CSV files go")
     a = p.parse_args()
     a.rounds_encoder, a.rounds_decoder, a.rounds_tasks = (4, 2, 4) if a.quick else (10, 3, 8)
-    a.calls, a.requests, a.tasks = (3, 1, 200) if a.quick else (5, 2, 1000)
+    a.calls, a.requests, a.tasks, a.seconds = (3, 1, 200, 40) if a.quick else (5, 2, 1000, 200)
     for path in (a.peftd, a.minilm, a.smollm2):
         if not path.exists():
             p.error(f"{path} is not there")
@@ -369,6 +376,7 @@ def arguments():
 
 def main():
     a = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the children end too
     a.out.mkdir(parents=True, exist_ok=True)
     facts, report, begin = machine(a.peftd), Report(), time.monotonic()
     print("peftd {commit}, {cores} cores, {cpu} ({levels}), {memory_gib} GiB, load {load_at_start}".format(**facts))

@@ -1,6 +1,9 @@
 /* bench/bench_kern.c - how near the kernels come to what this machine can do.
  *
- *   bench_kern [-l level] [-t type] [what ...]     what: limits gemm small rows
+ *   bench_kern [-l level] [-t type] [-s shape] [what ...]
+ *
+ * level as --cpu-level, type and shape as printed ("Q4_1", "1536x576"); what is any of
+ * limits, gemm, small, rows; "hot" leaves the weights in the caches.
  *
  * Prints the two limits first, multiply-adds per second and bytes read per second of
  * one thread, measured here and now; every later line is a share of them. Weights
@@ -19,6 +22,7 @@
 #include "core/kern/kern.h"
 
 static double peak_gflops, read_gbs;
+static bool is_hot;
 
 static double now_s(void)
 {
@@ -153,7 +157,7 @@ static void bench_linear(const struct kern_table *k, enum tensor_type type, size
 {
     static const size_t rows[] = {1, 2, 4, 8, 16, 32, 128, 512};
     struct tensor t = weight(type, n_out, n_in);
-    struct linear l = {.n_copies = ((size_t)80 << 20) / t.n_bytes + 1};
+    struct linear l = {.n_copies = is_hot ? 1 : ((size_t)80 << 20) / t.n_bytes + 1};
     float *x = samples(512 * n_in), *y = samples(512 * n_out);
 
     l.w = core_calloc(l.n_copies, sizeof(struct gemm_weight *));
@@ -171,7 +175,7 @@ static void bench_linear(const struct kern_table *k, enum tensor_type type, size
         s = best_s(run_linear, &l);
         gflops = 2e-9 * (double)(rows[i] * n_out * n_in) / s;
         gbs = 1e-9 * (double)gemm_weight_bytes(l.w[0]) / s;
-        printf("%-8s %-4s %5zu x %-4zu rows %3zu  %6.1f GFLOP/s %3.0f %%  %5.1f GB/s %3.0f %%\n",
+        printf("%-8s %-4s %5zux%-4zu rows %3zu  %6.1f GFLOP/s %3.0f %%  %5.1f GB/s %3.0f %%\n",
                k->level ? k->name : "openblas", tensor_type_text(type), n_out, n_in, rows[i],
                gflops, 100 * gflops / peak_gflops, gbs, 100 * gbs / read_gbs);
     }
@@ -184,7 +188,7 @@ static void bench_linear(const struct kern_table *k, enum tensor_type type, size
     core_free((void *)t.data);
 }
 
-static void bench_gemm(const struct kern_table *k, int only_type)
+static void bench_gemm(const struct kern_table *k, int only_type, const char *only_shape)
 {
     /* MiniLM's linears, then SmolLM2's. */
     static const size_t shapes[][2] = {{384, 384},  {1536, 384}, {384, 1536},  {576, 576},
@@ -193,10 +197,16 @@ static void bench_gemm(const struct kern_table *k, int only_type)
                                              TENSOR_Q4_0};
     const size_t n_types = k->level ? sizeof(types) / sizeof(types[0]) : 1;
 
-    for (size_t i = 0; i < n_types; i++)
-        for (size_t j = 0; j < sizeof(shapes) / sizeof(shapes[0]); j++)
-            if (only_type < 0 || only_type == (int)types[i])
+    for (size_t i = 0; i < n_types; i++) {
+        for (size_t j = 0; j < sizeof(shapes) / sizeof(shapes[0]); j++) {
+            char text[32];
+
+            snprintf(text, sizeof(text), "%zux%zu", shapes[j][0], shapes[j][1]);
+            if ((only_type < 0 || only_type == (int)types[i]) &&
+                (!only_shape || strcmp(only_shape, text) == 0))
                 bench_linear(k, types[i], shapes[j][0], shapes[j][1]);
+        }
+    }
 }
 
 /* ---- deltas and attention ---- */
@@ -333,7 +343,7 @@ static bool wanted(int argc, char **argv, const char *what)
             i++;
             continue;
         }
-        none = false;
+        none = none && strcmp(argv[i], "hot") == 0;
         if (strcmp(argv[i], what) == 0)
             return true;
     }
@@ -343,10 +353,16 @@ static bool wanted(int argc, char **argv, const char *what)
 int main(int argc, char **argv)
 {
     int only_level = -1, only_type = -1;
+    const char *only_shape = NULL;
+
+    for (int i = 1; i < argc; i++)
+        is_hot = is_hot || strcmp(argv[i], "hot") == 0;
 
     for (int i = 1; i + 1 < argc; i++) {
         if (strcmp(argv[i], "-l") == 0)
             only_level = kern_level_parse(argv[i + 1]);
+        if (strcmp(argv[i], "-s") == 0)
+            only_shape = argv[i + 1];
         for (int t = 0; t < TENSOR_N_TYPES && strcmp(argv[i], "-t") == 0; t++)
             if (strcmp(argv[i + 1], tensor_type_text((enum tensor_type)t)) == 0)
                 only_type = t;
@@ -359,7 +375,7 @@ int main(int argc, char **argv)
             continue;
         print_limits(&k);
         if (wanted(argc, argv, "gemm"))
-            bench_gemm(&k, only_type);
+            bench_gemm(&k, only_type, only_shape);
         if (wanted(argc, argv, "small"))
             bench_small(&k);
         if (wanted(argc, argv, "rows"))

@@ -133,7 +133,7 @@ class Peftd(Server):
     def __init__(self, binary, model, work_dir, *settings):
         log = Path(tempfile.mkdtemp(dir=work_dir)) / "log"
         super().__init__([str(binary), "serve", "--model", str(model), "--listen", "127.0.0.1:0", "--store",
-                          str(log.parent / "store"), "--log-level", "warn", *settings], log, peftd_env())
+                          str(log.parent / "store"), "--log-level", "warn", "--client-timeout", "3600", *settings], log, peftd_env())
         self.wait_until(self.listens)
         self.wait_until(lambda: self.answers("/readyz"))
         self.client = Client(self.port)

@@ -96,7 +96,8 @@ static double unit_of(enum kind kind, const char *end)
     static const struct {
         const char *text;
         double factor;
-    } unit[] = {{"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
+    } unit[] = {
+        {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
 
     if (!*end)
         return 1;
@@ -273,8 +274,8 @@ static int load_flags(struct srv_config *cfg, int argc, char **argv, bool only_c
             return core_err_set(err, CORE_E_UNKNOWN_FIELD, "unknown flag --%.*s", (int)n, name);
         value = name[n] ? name + n + 1 : i + 1 < argc ? argv[++i] : NULL;
         if (!value)
-            return core_err_set_param(err, CORE_E_MISSING_FIELD, s->name,
-                                      "flag --%s needs a value", name);
+            return core_err_set_param(err, CORE_E_MISSING_FIELD, s->name, "flag --%s needs a value",
+                                      name);
         if (only_config != !strcmp(s->name, "config"))
             continue;
         rc = set(cfg, s, value, err);

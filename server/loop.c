@@ -42,7 +42,7 @@ struct srv_loop {
     } own;
     uv_thread_t thread;
 
-    struct { /* synced_data: with `lock` held */
+    struct {                    /* synced_data: with `lock` held */
         struct core_mutex lock; /* CORE_RANK_LEAF */
         struct lingering linger[LINGER_MAX];
         unsigned n_linger;

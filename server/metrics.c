@@ -41,8 +41,8 @@ struct candidate {
     uint64_t recent;
 };
 
-struct metrics { /* all of it: synced_data */
-    struct core_mutex lock; /* CORE_RANK_METRICS */
+struct metrics {               /* all of it: synced_data */
+    struct core_mutex lock;    /* CORE_RANK_METRICS */
     struct metrics_task *task; /* [n_max + 1], task[0] is "other" */
     unsigned n, n_max;
     uint32_t *index; /* hash table of slots, 0 = free; n_index a power of two */
@@ -322,7 +322,8 @@ static void write_histogram(struct core_buf *out, const char *name, const char *
 
 static void write_counts(const struct metrics *m, struct core_buf *out)
 {
-    metrics_head(out, "peftd_requests_total", "counter", "Calls answered, by task and HTTP status.");
+    metrics_head(out, "peftd_requests_total", "counter",
+                 "Calls answered, by task and HTTP status.");
     for (unsigned i = 0; i < m->n; i++)
         for (size_t j = 0; j < N_CODES && m->task[i].c.code[j].status; j++)
             core_buf_printf(out, "peftd_requests_total{task=\"%s\",code=\"%u\"} %llu\n",
@@ -333,8 +334,8 @@ static void write_counts(const struct metrics *m, struct core_buf *out)
         core_buf_printf(out,
                         "peftd_tokens_total{task=\"%s\",kind=\"prompt\"} %llu\n"
                         "peftd_tokens_total{task=\"%s\",kind=\"completion\"} %llu\n",
-                        m->task[i].name, (unsigned long long)m->task[i].c.n_prompt,
-                        m->task[i].name, (unsigned long long)m->task[i].c.n_completion);
+                        m->task[i].name, (unsigned long long)m->task[i].c.n_prompt, m->task[i].name,
+                        (unsigned long long)m->task[i].c.n_completion);
     metrics_head(out, "peftd_adapter_loads_total", "counter",
                  "Calls that waited for their adapter to be loaded.");
     for (unsigned i = 0; i < m->n; i++)
@@ -365,7 +366,8 @@ void metrics_write(struct metrics *m, struct core_buf *out)
     metrics_head(out, "peftd_request_seconds", "histogram", "Time from request to answer.");
     for (unsigned i = 0; i < m->n; i++)
         write_histogram(out, "peftd_request_seconds", m->task[i].name, &m->task[i].c.seconds);
-    metrics_head(out, "peftd_queue_seconds", "histogram", "Time an input waited for its first row.");
+    metrics_head(out, "peftd_queue_seconds", "histogram",
+                 "Time an input waited for its first row.");
     write_histogram(out, "peftd_queue_seconds", NULL, &m->queue);
     metrics_head(out, "peftd_time_to_first_token_seconds", "histogram",
                  "Time from queue to the first token.");

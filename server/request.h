@@ -47,8 +47,8 @@ enum { SRV_ID_MAX = 128 };
 struct srv_request {
     /* Set at creation. */
     struct srv *srv;
-    void *conn; /* http/mhd.c's */
-    int fd;     /* of the connection; only to look whether the client is there */
+    void *conn;                    /* http/mhd.c's */
+    int fd;                        /* of the connection; only to look whether the client is there */
     const struct srv_route *route; /* NULL: no such route, the reply is an error */
     uint64_t started_ns;
     char id[SRV_ID_MAX + 1];
@@ -62,15 +62,15 @@ struct srv_request {
     void *state; /* the endpoint's own */
     void (*state_free)(struct srv_request *r);
     char label[ADS_NAME_MAX + 1]; /* task for log and metrics, "" if none */
-    bool is_discarding; /* the answer is an error already; the body is thrown away */
-    bool is_early;      /* answered before the body was read */
-    bool is_accounted;  /* counted and logged */
+    bool is_discarding;           /* the answer is an error already; the body is thrown away */
+    bool is_early;                /* answered before the body was read */
+    bool is_accounted;            /* counted and logged */
 
     /* The endpoint's part of srv_request_account(), or NULL. */
     void (*account)(struct srv_request *r, double seconds);
     _Atomic uint64_t deadline_ns; /* 0 = none */
 
-    struct { /* synced_data: with `lock` held */
+    struct {                    /* synced_data: with `lock` held */
         struct core_mutex lock; /* CORE_RANK_CONN */
         bool is_suspended, is_woken;
         int stop_code; /* 0, or why it must stop: CORE_E_TIMEOUT, CORE_E_DRAINING */

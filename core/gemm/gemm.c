@@ -15,10 +15,9 @@
 #include "core/gemm/gemm_internal.h"
 
 enum {
-    K_BLOCK = 512,                 /* a multiple of every quantised block */
+    K_BLOCK = KB,                 /* a multiple of every quantised block */
     X_BLOCK_FLOATS = 96 * 1024,    /* 384 KiB of x: second-level caches are 512 KiB and more */
     ROWS_MIN = 64,                 /* fewer would widen a panel too often */
-    ROWS_FUSED = 4                 /* up to here the kernel widens in registers */
 };
 
 int gemm_pack(struct gemm_weight **out, const struct kern_table *k, const struct tensor *t,
@@ -43,6 +42,7 @@ int gemm_pack(struct gemm_weight **out, const struct kern_table *k, const struct
     }
     w->n_out = t->dim[0];
     w->n_in = t->dim[1];
+    w->narrow_max = k->narrow_max;
     w->gemm = k->gemm;
     w->widen = k->widen;
     rc = k->level ? gemm__pack_panels(w, t, err) : gemm__blas_pack(w, t, err);
@@ -96,7 +96,7 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
                       size_t n_rows, size_t col)
 {
     const char *panel = (const char *)w->bytes + col / KERN_PANEL * w->panel_bytes;
-    const bool is_fused = w->panel.type == KERN_PANEL_F32 || n_rows <= ROWS_FUSED;
+    const bool is_fused = w->panel.type == KERN_PANEL_F32 || n_rows <= w->narrow_max;
     struct kern_gemm g = {
         .n_rows = n_rows,
         .n_cols = a->col1 - col < KERN_PANEL ? a->col1 - col : KERN_PANEL,
@@ -112,6 +112,8 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
         g.n_k = w->n_in - k < K_BLOCK ? w->n_in - k : K_BLOCK;
         g.x = a->x + row0 * a->ldx + k;
         g.w = panel + kern_panel_bytes(&w->panel, k);
+        g.n_ahead = kern_panel_bytes(&w->panel, g.n_k);
+        g.ahead = (const char *)g.w + g.n_ahead; /* the next block, or the next panel */
         if (!is_fused) {
             w->widen(&w->panel, g.n_k, g.w, a->scratch);
             g.w = a->scratch;

@@ -25,6 +25,7 @@ struct gemm_weight {
 
     struct kern_panel panel;
     size_t panel_bytes; /* of one panel over the whole of n_in */
+    size_t narrow_max;
     void (*gemm)(const struct kern_gemm *g);
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);
 };

@@ -81,6 +81,10 @@ struct kern_gemm {
     float *y;      /* [n_rows, n_cols], row stride ldy */
     size_t ldy;
     bool is_first; /* y = x w; otherwise y += x w */
+    /* What the caller will need next, n_ahead bytes: prefetched in passing by calls
+     * on f32 panels. It need not be readable memory. */
+    const void *ahead;
+    size_t n_ahead;
 };
 
 struct kern_table {
@@ -137,6 +141,9 @@ struct kern_table {
     /* y = x w or y += x w over one panel; each element is one chain of fused
      * multiply-adds with k ascending, from 0, added to y at its end if !is_first. */
     void (*gemm)(const struct kern_gemm *g);
+    /* Up to so many rows gemm() is faster on a 16-bit or quantised panel itself; for
+     * more, widen it first. */
+    size_t narrow_max;
     /* The panel's values as f32: out[n_k][KERN_PANEL], 64-byte aligned. gemm() on the
      * result gives the same bits as gemm() on the panel itself. */
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);

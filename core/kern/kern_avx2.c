@@ -16,7 +16,8 @@ typedef __m256i vi; /* VN int32 */
 
 enum {
     VN = 8,
-    GEMM_ROWS = 6,  /* 6 x 2 sums, 2 weights, 1 input: 15 of 16 registers */
+    GEMM_ROWS = 3,   /* 3 x 4 sums, 3 inputs, 1 weight: 16 of 16 registers */
+    NARROW_ROWS = 3,
     DOTS_ROWS = 3,  /* 3 x 4 sums, 3 inputs, 1 weight */
     OUTER_ROWS = 4
 };
@@ -226,10 +227,9 @@ static inline vf v_nibble(vi w, unsigned i)
     return _mm256_cvtepi32_ps(w);
 }
 
-static inline void prefetch(const void *p)
-{
-    _mm_prefetch((const char *)p, _MM_HINT_T0);
-}
+/* Into the second-level cache. A macro: gcc takes a function that only prefetches for one without effects, and
+ * drops its calls. */
+#define PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
 
 #include "core/kern/kern_simd_rows.inc"
 #include "core/kern/kern_simd_act.inc"

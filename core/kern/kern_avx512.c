@@ -15,6 +15,7 @@ typedef __m512i vi; /* VN int32 */
 enum {
     VN = 16,
     GEMM_ROWS = 14, /* 14 x 2 sums, 2 weights, 1 input: 31 of 32 registers */
+    NARROW_ROWS = 8,
     DOTS_ROWS = 4,
     OUTER_ROWS = 8
 };
@@ -194,10 +195,9 @@ static inline vf v_nibble(vi w, unsigned i)
     return _mm512_permutexvar_ps(_mm512_srli_epi32(w, 4 * i), table);
 }
 
-static inline void prefetch(const void *p)
-{
-    _mm_prefetch((const char *)p, _MM_HINT_T0);
-}
+/* Into the second-level cache. A macro: gcc takes a function that only prefetches for one without effects, and
+ * drops its calls. */
+#define PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
 
 #include "core/kern/kern_simd_rows.inc"
 #include "core/kern/kern_simd_act.inc"

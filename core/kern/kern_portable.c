@@ -258,18 +258,30 @@ static void widen(const struct kern_panel *p, size_t n_k, const void *w, float *
     }
 }
 
-static void gemm(const struct kern_gemm *g)
+/* s[0 .. n_cols) = row i of x times the panel. */
+static void gemm_row(const struct kern_gemm *g, size_t i, float *s)
 {
     const size_t step = g->panel.type < KERN_PANEL_Q8 ? 1 : g->panel.group;
-    const char *w = g->w;
+    const float *x = g->x + i * g->ldx;
     float block[KERN_PANEL * 32];
 
-    for (size_t i = 0; g->is_first && i < g->n_rows; i++)
-        memset(g->y + i * g->ldy, 0, g->n_cols * sizeof(float));
-    for (size_t k = 0; k < g->n_k; k += step, w += kern_panel_bytes(&g->panel, step)) {
-        widen(&g->panel, step, w, block);
-        outer(g->n_rows, g->n_cols, step, g->x + k, g->ldx, TENSOR_F32, block, KERN_PANEL, g->y,
-              g->ldy);
+    memset(s, 0, g->n_cols * sizeof(*s));
+    for (size_t k = 0; k < g->n_k; k++) {
+        if (k % step == 0)
+            widen(&g->panel, step, (const char *)g->w + kern_panel_bytes(&g->panel, k), block);
+        for (size_t j = 0; j < g->n_cols; j++)
+            s[j] += x[k] * block[k % step * KERN_PANEL + j];
+    }
+}
+
+static void gemm(const struct kern_gemm *g)
+{
+    for (size_t i = 0; i < g->n_rows; i++) {
+        float s[KERN_PANEL];
+
+        gemm_row(g, i, s);
+        for (size_t j = 0; j < g->n_cols; j++)
+            g->y[i * g->ldy + j] = g->is_first ? s[j] : g->y[i * g->ldy + j] + s[j];
     }
 }
 

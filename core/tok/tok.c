@@ -99,16 +99,22 @@ static int work_load(struct tok__work *w, const char *s, size_t n, struct core_e
     w->text.n = w->list.n = 0;
     w->text.n_max = TOK__GROWTH_MAX * n + 65536;
     w->is_ascii = true;
-    for (size_t i = 0, len; i < n; i += len, cp++) {
-        len = core_utf8_len(s + i, n - i);
+    if (n == 0)
+        return 0;
+    if (!tok__text_reserve(&w->text, n))
+        return core_err_nomem(err, "tokens of a text");
+    memcpy(w->text.p, s, n);
+    w->text.n = n;
+    for (size_t i = 0, len; i < n; cp++) {
+        len = (unsigned char)s[i] < 0x80 ? 1 : core_utf8_len(s + i, n - i);
         if (len == 0)
             return core_err_set(err, CORE_E_BAD_FIELD, "the text is not UTF-8 at byte %zu", i);
         if (len > 1)
             w->is_ascii = false;
-        tok__text_add(&w->text, s + i, len, cp);
+        for (const size_t end = i + len; i < end; i++)
+            w->text.at[i] = cp;
     }
-    if (n > 0)
-        tok__split_add(&w->list, 0, (uint32_t)n, -1);
+    tok__split_add(&w->list, 0, (uint32_t)n, -1);
     return tok__work_check(w, err);
 }
 

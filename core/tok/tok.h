@@ -28,8 +28,9 @@ struct core_err;
 struct gguf;
 struct tok;
 
-/* From the bytes of a tokenizer.json. `config` (tokenizer_config.json) may be
- * NULL. CORE_E_ADAPTER_INVALID, CORE_E_ADAPTER_UNSUPPORTED, CORE_E_NOMEM. */
+/* From the bytes of a tokenizer.json. Its "truncation" and "padding" are not used:
+ * who encodes says how long, and nothing is padded. CORE_E_ADAPTER_INVALID,
+ * CORE_E_ADAPTER_UNSUPPORTED, CORE_E_NOMEM. */
 int tok_open_json(struct tok **out, const void *bytes, size_t n_bytes, struct core_err *err);
 /* From a vocab.txt; `lowercase`, `strip_accents` as in tokenizer_config.json
  * (do_lower_case; strip_accents follows lowercase when the file does not say). */
@@ -39,11 +40,13 @@ int tok_open_wordpiece(struct tok **out, const void *vocab, size_t n_bytes, bool
 int tok_open_bpe(struct tok **out, const void *vocab, size_t n_vocab, const void *merges,
                  size_t n_merges, struct core_err *err);
 int tok_open_gguf(struct tok **out, const struct gguf *g, struct core_err *err);
-/* From a folder or .gguf path, by what it holds. CORE_E_NO_TOKENIZER if none. */
+/* From g if it is not NULL; else from a folder (tokenizer.json, else vocab.json and
+ * merges.txt, else vocab.txt with tokenizer_config.json), a tokenizer.json, a
+ * vocab.txt or a .gguf. CORE_E_NO_TOKENIZER if there is none. */
 int tok_open_path(struct tok **out, const char *path, const struct gguf *g, struct core_err *err);
 void tok_close(struct tok **tok);
 
-size_t tok_n_vocab(const struct tok *tok);                       /* highest id + 1 */
+size_t tok_n_vocab(const struct tok *tok);                               /* highest id + 1 */
 bool tok_token_id(const struct tok *tok, const char *text, int32_t *id); /* exact token */
 /* The token's text as the vocabulary spells it; NULL if there is no such id. */
 const char *tok_token_text(const struct tok *tok, int32_t id);
@@ -61,14 +64,16 @@ struct tok_encoding {
 void tok_encoding_release(struct tok_encoding *e);
 
 struct tok_encode_options {
-    bool no_special;  /* do not run the post-processor */
-    size_t n_max;     /* 0 = no limit; else truncate, special tokens included, to
-                       * n_max: longest first for pairs, as the library does */
+    bool no_special; /* the post-processor adds no tokens (add_special_tokens=False) */
+    size_t n_max;    /* 0 = no limit; else truncate, special tokens included, to
+                      * n_max: longest first for pairs, as the library does */
 };
 
-/* Encodes text (and pair unless NULL). Both must be well-formed UTF-8, else
- * CORE_E_BAD_FIELD. Replaces the contents of *out. Works in time about linear in
- * the text for every input (long words, long runs), memory bounded by it. */
+/* Encodes text (and pair unless NULL). Both must be well-formed UTF-8, and n_max not
+ * below the number of special tokens, else CORE_E_BAD_FIELD. Replaces the contents of
+ * *out, which on an error are as before. Time is about linear in the text for every
+ * input (long words, long runs), memory is bounded by it. CORE_E_INPUT_TOO_LONG from
+ * 32 MiB on, CORE_E_TIMEOUT if a pattern of the tokenizer backtracks without end. */
 int tok_encode(const struct tok *tok, const char *text, size_t n_text, const char *pair,
                size_t n_pair, const struct tok_encode_options *opt, struct tok_encoding *out,
                struct core_err *err);

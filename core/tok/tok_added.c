@@ -89,7 +89,8 @@ static int by_id(const void *x, const void *y)
 {
     const struct tok__added_token *a = x, *b = y;
 
-    return a->id != b->id ? (a->id < b->id ? -1 : 1) : (a->order > b->order) - (a->order < b->order);
+    return a->id != b->id ? (a->id < b->id ? -1 : 1)
+                          : (a->order > b->order) - (a->order < b->order);
 }
 
 static int by_needle(const void *x, const void *y)
@@ -126,13 +127,13 @@ static int build(struct tok__needles *s, const struct tok__added *a, bool normal
 {
     size_t k = 0;
 
-    s->v = core_calloc(a->n, sizeof(*s->v));
+    s->v = core_calloc(a->n, sizeof(void *));
     if (!s->v)
         return core_err_nomem(err, "added tokens");
     for (size_t i = 0; i < a->n; i++)
         if (a->v[i].is_normalized == normalized && a->v[i].needle.n > 0)
             s->v[s->n++] = &a->v[i];
-    qsort(s->v, s->n, sizeof(*s->v), by_needle);
+    qsort(s->v, s->n, sizeof(void *), by_needle);
     for (size_t i = 0; i < s->n; i++)
         if (i == 0 || s->v[i]->needle.n != s->v[k - 1]->needle.n ||
             memcmp(s->v[i]->needle.p, s->v[k - 1]->needle.p, s->v[i]->needle.n) != 0)
@@ -158,11 +159,9 @@ int tok__added_finish(struct tok *tok, struct core_err *err)
     for (size_t i = 0; i < a->n; i++) {
         struct tok__added_token *t = &a->v[i];
 
-        rc = t->is_normalized
-                 ? tok__normalize_alone(tok, t->text.p, t->text.n, &t->needle, err)
-             : tok__str_set(&t->needle, t->text.p, t->text.n)
-                 ? 0
-                 : core_err_nomem(err, "added tokens");
+        rc = t->is_normalized ? tok__normalize_alone(tok, t->text.p, t->text.n, &t->needle, err)
+             : tok__str_set(&t->needle, t->text.p, t->text.n) ? 0
+                                                              : core_err_nomem(err, "added tokens");
         if (rc != 0)
             return rc;
     }
@@ -259,8 +258,8 @@ static void cut_one(const struct tok__needles *s, struct tok__work *w, uint32_t 
             continue;
         }
         stop = i += t->needle.n;
-        if (t->single_word && ((class_before(p, start) & TOK__WORD) ||
-                               (class_at(p, stop, n, &len) & TOK__WORD)))
+        if (t->single_word &&
+            ((class_before(p, start) & TOK__WORD) || (class_at(p, stop, n, &len) & TOK__WORD)))
             continue;
         while (t->lstrip && start > done && (class_before(p, start) & TOK__SPACE))
             do

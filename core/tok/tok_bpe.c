@@ -26,8 +26,8 @@ struct bpe {
     struct rule *rules; /* open addressing */
     size_t n_slots, n_rules, n_rules_max;
     uint32_t next_rank;
-    int32_t direct[DIRECT];  /* id of a character, -1 = none */
-    int32_t byte_id[256];    /* id of "<0x41>", -1 = none */
+    int32_t direct[DIRECT];              /* id of a character, -1 = none */
+    int32_t byte_id[256];                /* id of "<0x41>", -1 = none */
     struct tok__str unk, prefix, suffix; /* p NULL = none */
     int32_t unk_id;
     bool fuse_unk, byte_fallback, ignore_merges;
@@ -64,10 +64,9 @@ int tok__bpe_add_merge(struct tok__model *model, const char *a, size_t n_a, cons
     if (m->n_rules >= m->n_rules_max)
         return core_err_set(err, CORE_E_INTERNAL, "more merges than announced");
     if (left >= 0 && right >= 0 && n_b >= n_prefix)
-        id = tok__vocab_find(m->vocab,
-                             tok__hash(tok__hash(TOK__HASH_SEED, a, n_a), b + n_prefix,
-                                       n_b - n_prefix),
-                             a, n_a, b + n_prefix, n_b - n_prefix);
+        id = tok__vocab_find(
+            m->vocab, tok__hash(tok__hash(TOK__HASH_SEED, a, n_a), b + n_prefix, n_b - n_prefix), a,
+            n_a, b + n_prefix, n_b - n_prefix);
     if (id < 0)
         return core_err_set(err, CORE_E_ADAPTER_INVALID,
                             "merge %u (\"%.*s\" and \"%.*s\"): a token is not in the vocabulary",
@@ -96,9 +95,9 @@ int tok__bpe_add_merge_line(struct tok__model *model, const char *line, size_t n
 struct word {
     const struct bpe *m;
     struct tok__work *w;
-    size_t n;           /* symbols */
+    size_t n; /* symbols */
     size_t n_heap;
-    int64_t unk_n;      /* bytes of an unknown run not yet added, -1 = none */
+    int64_t unk_n; /* bytes of an unknown run not yet added, -1 = none */
     bool is_short;
 };
 
@@ -110,8 +109,8 @@ static void add_symbol(struct word *word, int32_t id, uint32_t n)
         word->is_short = true;
         return;
     }
-    w->symbols[word->n] = (struct tok__symbol){
-        .id = id, .prev = (int32_t)word->n - 1, .next = -1, .n = n};
+    w->symbols[word->n] =
+        (struct tok__symbol){.id = id, .prev = (int32_t)word->n - 1, .next = -1, .n = n};
     if (word->n > 0)
         w->symbols[word->n - 1].next = (int32_t)word->n;
     word->n++;
@@ -329,8 +328,8 @@ static void fill_tables(struct bpe *m)
         const char two[2] = {(char)(0xc0 | cp >> 6), (char)(0x80 | (cp & 0x3f))};
         const char one = (char)cp;
 
-        m->direct[cp] = cp < 0x80 ? tok__vocab_id(m->vocab, &one, 1)
-                                  : tok__vocab_id(m->vocab, two, 2);
+        m->direct[cp] =
+            cp < 0x80 ? tok__vocab_id(m->vocab, &one, 1) : tok__vocab_id(m->vocab, two, 2);
     }
     for (int b = 0; b < 256; b++) {
         snprintf(text, sizeof(text), "<0x%02X>", b);
@@ -339,8 +338,7 @@ static void fill_tables(struct bpe *m)
     m->unk_id = m->unk.p ? tok__vocab_id(m->vocab, m->unk.p, m->unk.n) : -1;
 }
 
-int tok__bpe_new(struct tok__model *model, const struct tok__bpe_options *opt,
-                 struct core_err *err)
+int tok__bpe_new(struct tok__model *model, const struct tok__bpe_options *opt, struct core_err *err)
 {
     struct bpe *m = core_calloc(1, sizeof(*m));
 
@@ -350,8 +348,9 @@ int tok__bpe_new(struct tok__model *model, const struct tok__bpe_options *opt,
         !set(&m->suffix, opt->suffix))
         return core_err_nomem(err, "BPE model");
     if (opt->n_merges > UINT32_MAX / 4 || m->prefix.n + m->suffix.n > 128)
-        return core_err_set(err, CORE_E_ADAPTER_INVALID, "BPE model: too many merges, or a "
-                                                         "prefix or suffix that is too long");
+        return core_err_set(err, CORE_E_ADAPTER_INVALID,
+                            "BPE model: too many merges, or a "
+                            "prefix or suffix that is too long");
     m->vocab = &model->vocab;
     m->fuse_unk = opt->fuse_unk;
     m->byte_fallback = opt->byte_fallback;

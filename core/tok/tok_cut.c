@@ -3,7 +3,6 @@
  * The library lists matches and gaps and then folds the list by behaviour; here
  * the fold runs along, keeping the one piece that may still grow. Empty pieces
  * never enter the list. Next: tok_added.c, the other thing that cuts. */
-#define _GNU_SOURCE
 #include <string.h>
 
 #include "core/base/alloc.h"

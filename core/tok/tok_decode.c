@@ -177,10 +177,10 @@ static void replace_all(struct core_buf *b, const char *s, size_t n, const char 
  * tokens that are punctuation. */
 static void cleanup(struct core_buf *b, const char *s, size_t n)
 {
-    static const char *const rows[][2] = {
-        {" .", "."},     {" ?", "?"},     {" !", "!"},   {" ,", ","},
-        {" ' ", "'"},    {" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"},
-        {" 's", "'s"},   {" 've", "'ve"}, {" 're", "'re"}};
+    static const char *const rows[][2] = {{" .", "."},     {" ?", "?"},           {" !", "!"},
+                                          {" ,", ","},     {" ' ", "'"},          {" n't", "n't"},
+                                          {" 'm", "'m"},   {" do not", " don't"}, {" 's", "'s"},
+                                          {" 've", "'ve"}, {" 're", "'re"}};
     struct core_buf old = {0}, new = {0}, swap;
 
     core_buf_add(&old, s, n);

@@ -89,8 +89,7 @@ int tok_open_wordpiece(struct tok **out, const void *vocab, size_t n_bytes, bool
 
 /* ---- vocab.json and merges.txt -------------------------------------------- */
 
-static int read_vocab_json(struct tok *tok, const void *bytes, size_t n_bytes,
-                           struct core_err *err)
+static int read_vocab_json(struct tok *tok, const void *bytes, size_t n_bytes, struct core_err *err)
 {
     json_error_t why;
     json_t *root = json_loadb(bytes, n_bytes, 0, &why), *id;
@@ -100,11 +99,12 @@ static int read_vocab_json(struct tok *tok, const void *bytes, size_t n_bytes,
     if (!root)
         return core_err_set(err, CORE_E_ADAPTER_INVALID, "vocab.json: line %d: %s", why.line,
                             why.text);
-    rc = json_is_object(root) ? tok__vocab_init(&tok->model.vocab, json_object_size(root), err)
-                              : core_err_set(err, CORE_E_ADAPTER_INVALID,
-                                             "vocab.json is not an object");
+    rc = json_is_object(root)
+             ? tok__vocab_init(&tok->model.vocab, json_object_size(root), err)
+             : core_err_set(err, CORE_E_ADAPTER_INVALID, "vocab.json is not an object");
     if (rc == 0) {
-        json_object_foreach (root, text, id) {
+        json_object_foreach(root, text, id)
+        {
             if (!json_is_integer(id))
                 rc = core_err_set(err, CORE_E_ADAPTER_INVALID,
                                   "vocab.json: the id of \"%.60s\" is not a number", text);
@@ -196,8 +196,8 @@ static int read_config(const char *folder, bool *lowercase, bool *strip_accents,
     v = json_object_get(root, "strip_accents");
     *strip_accents = json_is_boolean(v) ? json_is_true(v) : *lowercase;
     if (!json_is_object(root))
-        rc = core_err_set(err, CORE_E_ADAPTER_INVALID,
-                          "tokenizer_config.json is not a JSON object");
+        rc =
+            core_err_set(err, CORE_E_ADAPTER_INVALID, "tokenizer_config.json is not a JSON object");
     else if (json_is_false(json_object_get(root, "tokenize_chinese_chars")))
         rc = core_err_set(err, CORE_E_ADAPTER_UNSUPPORTED,
                           "tokenizer_config.json: tokenize_chinese_chars false");
@@ -242,8 +242,9 @@ static int open_folder(struct tok **out, const char *folder, struct core_err *er
         core_map_release(&m);
         return rc;
     }
-    return core_err_set(err, CORE_E_NO_TOKENIZER, "the model's folder has no tokenizer.json, "
-                                                  "vocab.json or vocab.txt");
+    return core_err_set(err, CORE_E_NO_TOKENIZER,
+                        "the model's folder has no tokenizer.json, "
+                        "vocab.json or vocab.txt");
 }
 
 static bool ends_with(const char *s, const char *end)

@@ -216,7 +216,7 @@ static int add_wordpiece(struct tok *tok, const struct gguf_str *s, int type, in
     if (s->n + 2 > sizeof(text))
         return core_err_set(err, CORE_E_ADAPTER_INVALID, "GGUF: token %lld has %zu bytes",
                             (long long)id, s->n);
-    memcpy(text, "##", 2);
+    text[0] = text[1] = '#';
     memcpy(text + 2, s->p, s->n);
     return tok__vocab_add(&tok->model.vocab, text, s->n + 2, id, err);
 }

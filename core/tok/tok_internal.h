@@ -74,8 +74,8 @@ struct tok__work {
     struct tok__text text, spare;
     struct tok__splits list, next;
     struct tok__tokens *out;
-    bool trims;    /* emit must count white space */
-    bool is_ascii; /* the text has no byte above 0x7f */
+    bool trims;                 /* emit must count white space */
+    bool is_ascii;              /* the text has no byte above 0x7f */
     struct tok__item *items[2]; /* tok_forms.c */
     size_t cap_items;
     struct tok__symbol *symbols; /* tok_bpe.c */
@@ -93,12 +93,13 @@ int tok__work_check(const struct tok__work *w, struct core_err *err);
 /* Room for n elements of `size` bytes in *p of *cap; keeps the contents. */
 bool tok__grow(void *p, size_t *cap, size_t n, size_t size);
 
+/* True if n more bytes fit. */
+bool tok__text_reserve(struct tok__text *t, size_t n);
 /* Appends bytes that come from one code point, or a character. */
 void tok__text_add(struct tok__text *t, const char *s, size_t n, uint32_t at);
 void tok__text_put(struct tok__text *t, uint32_t cp, uint32_t at);
 /* Appends bytes [start, end) of src with their origins. */
-void tok__text_copy(struct tok__text *t, const struct tok__text *src, uint32_t start,
-                    uint32_t end);
+void tok__text_copy(struct tok__text *t, const struct tok__text *src, uint32_t start, uint32_t end);
 void tok__split_add(struct tok__splits *s, uint32_t start, uint32_t end, int32_t id);
 /* Decodes the (valid) character at s. */
 size_t tok__get(const char *s, uint32_t *cp);
@@ -133,15 +134,15 @@ enum tok__behavior {
 
 enum tok__stage_kind {
     /* edits: change the text of each split */
-    TOK__CLEAN,       /* BertNormalizer clean_text */
-    TOK__CJK,         /* spaces around CJK characters */
-    TOK__DROP,        /* characters of `mask` */
+    TOK__CLEAN, /* BertNormalizer clean_text */
+    TOK__CJK,   /* spaces around CJK characters */
+    TOK__DROP,  /* characters of `mask` */
     TOK__LOWER,
-    TOK__FORM,        /* NFC, NFD, NFKC, NFKD: is_compat, is_composed */
-    TOK__STRIP,       /* white space, left and/or right */
-    TOK__PREPEND,     /* `arg`, see unless_there and only_first */
-    TOK__REPLACE,     /* what `pat` finds by `arg` */
-    TOK__BYTES,       /* each byte by the visible character that stands for it */
+    TOK__FORM,    /* NFC, NFD, NFKC, NFKD: is_compat, is_composed */
+    TOK__STRIP,   /* white space, left and/or right */
+    TOK__PREPEND, /* `arg`, see unless_there and only_first */
+    TOK__REPLACE, /* what `pat` finds by `arg` */
+    TOK__BYTES,   /* each byte by the visible character that stands for it */
     TOK__FIRST_CUT,
     /* cuts: divide each split */
     TOK__CUT = TOK__FIRST_CUT, /* where `pat` says */
@@ -159,6 +160,7 @@ struct tok__stage {
     enum tok__behavior behavior;
     struct tok__str arg;
     struct tok__pattern pat;
+    char ascii[128]; /* CLEAN, LOWER: what becomes of an ASCII byte; 0 = dropped */
 };
 struct tok__stages {
     struct tok__stage *v;
@@ -232,7 +234,7 @@ void tok__added_cut(const struct tok__needles *s, struct tok__work *w);
 enum { TOK__TRIMS_MAX = 4 };
 
 struct tok__piece {
-    int seq;        /* 0, 1, or -1: special tokens */
+    int seq; /* 0, 1, or -1: special tokens */
     int32_t type;
     uint32_t first, n; /* special: ids[first .. first + n) */
 };
@@ -266,8 +268,8 @@ enum tok__decoder_kind {
     TOK__DEC_BYTES,     /* ByteLevel */
     TOK__DEC_WORDPIECE, /* arg prefix, flag cleanup */
     TOK__DEC_FUSE,
-    TOK__DEC_REPLACE,   /* pat by arg */
-    TOK__DEC_STRIP,     /* arg one character, start, stop */
+    TOK__DEC_REPLACE, /* pat by arg */
+    TOK__DEC_STRIP,   /* arg one character, start, stop */
     TOK__DEC_BYTE_FALLBACK,
     TOK__DEC_METASPACE, /* arg one character, flag: leading one removed */
     TOK__DEC_SUFFIX,    /* BPEDecoder: arg suffix */
@@ -331,7 +333,6 @@ int tok__build_added(struct tok *tok, const char *const *texts, size_t n, struct
 int tok__build_decoder(struct tok *tok, enum tok__decoder_kind kind, const char *arg, bool flag,
                        struct core_err *err);
 /* All of a BERT tokenizer around a filled vocabulary. */
-int tok__build_wordpiece(struct tok *tok, bool lowercase, bool strip_accents,
-                         struct core_err *err);
+int tok__build_wordpiece(struct tok *tok, bool lowercase, bool strip_accents, struct core_err *err);
 
 #endif

@@ -79,7 +79,8 @@ static int read_vocab(struct tok *tok, const json_t *o, struct core_err *err)
     rc = tok__vocab_init(&tok->model.vocab, json_object_size(vocab), err);
     if (rc != 0)
         return rc;
-    json_object_foreach (vocab, text, id) {
+    json_object_foreach(vocab, text, id)
+    {
         rc = json_is_integer(id) ? tok__vocab_add(&tok->model.vocab, text, strlen(text),
                                                   json_integer_value(id), err)
                                  : wrong(o, "vocab", "a map of texts to numbers", err);
@@ -165,13 +166,14 @@ static int read_model(struct tok *tok, const json_t *o, struct core_err *err)
 static int read_added_token(struct tok *tok, const json_t *o, struct core_err *err)
 {
     struct tok__added_token t = {0};
-    const char *text;
+    const char *text = NULL;
     int rc = tok__json_str(o, "content", NULL, &text, err);
 
-    if (rc == 0 && !text)
-        rc = wrong(o, "added_tokens", "a list of tokens with \"content\"", err);
-    if (rc == 0)
-        rc = tok__json_bool(o, "special", false, &t.is_special, err);
+    if (rc != 0)
+        return rc;
+    if (!text)
+        return wrong(o, "added_tokens", "a list of tokens with \"content\"", err);
+    rc = tok__json_bool(o, "special", false, &t.is_special, err);
     if (rc == 0)
         rc = tok__json_bool(o, "normalized", !t.is_special, &t.is_normalized, err);
     if (rc == 0)

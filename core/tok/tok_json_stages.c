@@ -20,12 +20,12 @@ static int invalid(const json_t *o, const char *what, struct core_err *err)
 
 /* One kind of stage: its types, and where a Sequence keeps its members. */
 struct reader {
-    const char *what;     /* for messages */
-    const char *members;  /* "normalizers" ... */
+    const char *what;    /* for messages */
+    const char *members; /* "normalizers" ... */
     const struct row {
         const char *type;
         int (*read)(struct tok *tok, const json_t *o, struct core_err *err);
-    } *rows;
+    } * rows;
     size_t n_rows;
 };
 
@@ -168,11 +168,17 @@ static int norm_bytes(struct tok *tok, const json_t *o, struct core_err *err)
 
 int tok__json_normalizer(struct tok *tok, const json_t *o, struct core_err *err)
 {
-    static const struct row rows[] = {
-        {"BertNormalizer", norm_bert}, {"NFC", norm_form},     {"NFD", norm_form},
-        {"NFKC", norm_form},           {"NFKD", norm_form},    {"Lowercase", norm_lower},
-        {"StripAccents", norm_accents}, {"Strip", norm_strip}, {"Prepend", norm_prepend},
-        {"Replace", norm_replace},     {"ByteLevel", norm_bytes}};
+    static const struct row rows[] = {{"BertNormalizer", norm_bert},
+                                      {"NFC", norm_form},
+                                      {"NFD", norm_form},
+                                      {"NFKC", norm_form},
+                                      {"NFKD", norm_form},
+                                      {"Lowercase", norm_lower},
+                                      {"StripAccents", norm_accents},
+                                      {"Strip", norm_strip},
+                                      {"Prepend", norm_prepend},
+                                      {"Replace", norm_replace},
+                                      {"ByteLevel", norm_bytes}};
     static const struct reader r = {"a normalizer", "normalizers", rows,
                                     sizeof(rows) / sizeof(rows[0])};
 
@@ -338,12 +344,15 @@ static int pre_metaspace(struct tok *tok, const json_t *o, struct core_err *err)
 
 int tok__json_pretokenizer(struct tok *tok, const json_t *o, struct core_err *err)
 {
-    static const struct row rows[] = {
-        {"BertPreTokenizer", pre_bert}, {"ByteLevel", pre_byte_level},
-        {"Split", pre_split},           {"Digits", pre_digits},
-        {"Whitespace", pre_whitespace}, {"WhitespaceSplit", pre_whitespace_split},
-        {"Punctuation", pre_punctuation}, {"CharDelimiterSplit", pre_delimiter},
-        {"Metaspace", pre_metaspace}};
+    static const struct row rows[] = {{"BertPreTokenizer", pre_bert},
+                                      {"ByteLevel", pre_byte_level},
+                                      {"Split", pre_split},
+                                      {"Digits", pre_digits},
+                                      {"Whitespace", pre_whitespace},
+                                      {"WhitespaceSplit", pre_whitespace_split},
+                                      {"Punctuation", pre_punctuation},
+                                      {"CharDelimiterSplit", pre_delimiter},
+                                      {"Metaspace", pre_metaspace}};
     static const struct reader r = {"a pre_tokenizer", "pretokenizers", rows,
                                     sizeof(rows) / sizeof(rows[0])};
 
@@ -558,10 +567,10 @@ static int dec_suffix(struct tok *tok, const json_t *o, struct core_err *err)
 
 int tok__json_decoder(struct tok *tok, const json_t *o, struct core_err *err)
 {
-    static const struct row rows[] = {
-        {"ByteLevel", dec_plain},     {"Fuse", dec_plain},       {"ByteFallback", dec_plain},
-        {"WordPiece", dec_wordpiece}, {"Replace", dec_replace},  {"Strip", dec_strip},
-        {"Metaspace", dec_metaspace}, {"BPEDecoder", dec_suffix}};
+    static const struct row rows[] = {{"ByteLevel", dec_plain},     {"Fuse", dec_plain},
+                                      {"ByteFallback", dec_plain},  {"WordPiece", dec_wordpiece},
+                                      {"Replace", dec_replace},     {"Strip", dec_strip},
+                                      {"Metaspace", dec_metaspace}, {"BPEDecoder", dec_suffix}};
     static const struct reader r = {"a decoder", "decoders", rows, sizeof(rows) / sizeof(rows[0])};
 
     tok->has_decoder = o && !json_is_null(o);

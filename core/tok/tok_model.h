@@ -34,7 +34,7 @@ struct tok__vocab {
     struct tok__slot *slots;
     size_t n_slots; /* a power of two, more than twice the entries */
     size_t n_entries;
-    size_t id_max;     /* ids from here on are refused, which bounds by_id */
+    size_t id_max;      /* ids from here on are refused, which bounds by_id */
     uint32_t n_longest; /* bytes of the longest token */
 };
 
@@ -59,8 +59,8 @@ static inline uint32_t tok__hash(uint32_t h, const char *s, size_t n)
     return h;
 }
 /* As tok__vocab_id() for the text prefix + s, whose hash is h. */
-int32_t tok__vocab_find(const struct tok__vocab *v, uint32_t h, const char *prefix,
-                        size_t n_prefix, const char *s, size_t n);
+int32_t tok__vocab_find(const struct tok__vocab *v, uint32_t h, const char *prefix, size_t n_prefix,
+                        const char *s, size_t n);
 
 /* ---- model --------------------------------------------------------------- */
 

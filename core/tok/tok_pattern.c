@@ -22,11 +22,12 @@ const char tok__pattern_qwen2[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-#define SPACES                                                                        \
+#define SPACES                                                                     \
     "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}" \
     "\\x{202f}\\x{205f}\\x{3000}"
-/* Oniguruma's own table for Latin-1 adds superscripts and fractions. */
-#define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+#define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+/* Oniguruma's \w outside of [...] asks a table that adds superscripts and fractions. */
+#define WORDS_ALONE WORDS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
 enum { DEPTH_MAX = 64, NAME_MAX = 32 };
 
@@ -56,11 +57,11 @@ static char peek(const struct rewrite *r, size_t ahead)
  * PCRE2 and Script to Oniguruma. */
 static bool is_script(const char *name)
 {
-    static const char *const known[] = {"Arabic",   "Armenian", "Bengali",  "Cyrillic", "Devanagari",
-                                        "Ethiopic", "Georgian", "Greek",    "Gujarati", "Hangul",
-                                        "Han",      "Hebrew",   "Hiragana", "Katakana", "Khmer",
-                                        "Lao",      "Latin",    "Myanmar",  "Tamil",    "Telugu",
-                                        "Thai",     "Tibetan"};
+    static const char *const known[] = {
+        "Arabic",   "Armenian", "Bengali",  "Cyrillic", "Devanagari", "Ethiopic",
+        "Georgian", "Greek",    "Gujarati", "Hangul",   "Han",        "Hebrew",
+        "Hiragana", "Katakana", "Khmer",    "Lao",      "Latin",      "Myanmar",
+        "Tamil",    "Telugu",   "Thai",     "Tibetan"};
 
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
         if (strcmp(name, known[i]) == 0)
@@ -122,10 +123,11 @@ static bool rewrite_shorthand(struct rewrite *r)
         negated = true;
         break;
     case 'w':
-        in = inside = WORDS;
+        in = WORDS_ALONE;
+        inside = WORDS;
         break;
     case 'W':
-        in = WORDS;
+        in = WORDS_ALONE;
         negated = true;
         break;
     case 'd':

@@ -14,7 +14,6 @@ extern const char tok__pattern_gpt2[], tok__pattern_llama3[], tok__pattern_qwen2
 /* Appends to *out a PCRE2 pattern (UTF, UCP) that means what the Oniguruma
  * pattern (Ruby syntax, UTF-8) means. CORE_E_ADAPTER_UNSUPPORTED names a
  * construct that has no such translation. */
-int tok__pattern_rewrite(const char *pattern, size_t n, struct core_buf *out,
-                         struct core_err *err);
+int tok__pattern_rewrite(const char *pattern, size_t n, struct core_buf *out, struct core_err *err);
 
 #endif

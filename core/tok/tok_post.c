@@ -107,8 +107,10 @@ static int reserve(struct tok_encoding *out, size_t n, struct core_err *err)
     struct {
         void *p;
         size_t size;
-    } part[] = {{&out->ids, sizeof(*out->ids)},     {&out->type_ids, sizeof(*out->type_ids)},
-                {&out->start, sizeof(*out->start)}, {&out->end, sizeof(*out->end)},
+    } part[] = {{&out->ids, sizeof(*out->ids)},
+                {&out->type_ids, sizeof(*out->type_ids)},
+                {&out->start, sizeof(*out->start)},
+                {&out->end, sizeof(*out->end)},
                 {&out->seq, sizeof(*out->seq)}};
     size_t cap = out->cap;
 

@@ -17,7 +17,7 @@
 #include "core/tok/tok_pattern.h"
 
 enum {
-    LIMIT_FIRST = 256,      /* matching steps of a first attempt */
+    LIMIT_FIRST = 256, /* matching steps of a first attempt */
     LIMIT_FACTOR = 8,
     BUDGET_BASE = 10000000, /* steps of repeats, plus so many a byte: */
     BUDGET_BYTE = 64,
@@ -46,8 +46,8 @@ static void re_free(void *p, void *unused)
 
 static int compile(struct tok__regex *re, const struct core_buf *pattern, struct core_err *err)
 {
-    const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED | PCRE2_NO_AUTO_CAPTURE |
-                             PCRE2_NEVER_BACKSLASH_C;
+    const uint32_t options =
+        PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED | PCRE2_NO_AUTO_CAPTURE | PCRE2_NEVER_BACKSLASH_C;
     pcre2_compile_context *ctx;
     uint32_t matches_empty = 0;
     PCRE2_UCHAR why[128];
@@ -150,8 +150,7 @@ static int attempt(const struct tok__regex *re, struct tok__work *w, const char 
     int rc;
 
     for (;;) {
-        rc = pcre2_match(re->code, (PCRE2_SPTR)s, n, at, options, w->match_data,
-                         w->match_context);
+        rc = pcre2_match(re->code, (PCRE2_SPTR)s, n, at, options, w->match_data, w->match_context);
         if (rc == PCRE2_ERROR_JIT_STACKLIMIT && !(options & PCRE2_NO_JIT)) {
             options |= PCRE2_NO_JIT;
             continue;

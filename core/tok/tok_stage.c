@@ -24,10 +24,21 @@ void tok__stages_release(struct tok__stages *s)
 
 struct tok__stage *tok__stage_add(struct tok__stages *s, enum tok__stage_kind kind)
 {
+    struct tok__stage *v;
+
     if (!tok__grow(&s->v, &s->cap, s->n + 1, sizeof(*s->v)))
         return NULL;
-    s->v[s->n] = (struct tok__stage){.kind = kind};
-    return &s->v[s->n++];
+    v = &s->v[s->n++];
+    *v = (struct tok__stage){.kind = kind};
+    for (int c = 0; c < 128; c++) {
+        const unsigned class = tok__class((uint32_t)c);
+
+        if (kind == TOK__CLEAN)
+            v->ascii[c] = (char)(class & TOK__CONTROL ? 0 : class & TOK__SPACE ? ' ' : c);
+        else
+            v->ascii[c] = (char)(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
+    }
+    return v;
 }
 
 /* ---- byte-level characters ------------------------------------------------ */
@@ -54,11 +65,30 @@ int tok__char_byte(uint32_t cp)
 
 /* ---- edits ---------------------------------------------------------------- */
 
-static void edit_clean(struct tok__work *w, uint32_t start, uint32_t end)
+/* Maps the ASCII bytes from i on; returns where they end. CLEAN drops those mapped
+ * to 0; LOWER keeps a zero byte. */
+static uint32_t ascii_run(const struct tok__stage *s, struct tok__work *w, uint32_t i, uint32_t end)
+{
+    struct tok__text *out = &w->spare;
+
+    if (!tok__text_reserve(out, end - i))
+        return end;
+    for (; i < end && (unsigned char)w->text.p[i] < 0x80; i++) {
+        const char c = s->ascii[(unsigned char)w->text.p[i]];
+
+        out->p[out->n] = c;
+        out->at[out->n] = w->text.at[i];
+        out->n += c != 0 || s->kind == TOK__LOWER;
+    }
+    return i;
+}
+
+static void edit_clean(const struct tok__stage *s, struct tok__work *w, uint32_t start,
+                       uint32_t end)
 {
     uint32_t cp;
 
-    for (uint32_t i = start; i < end;) {
+    for (uint32_t i = ascii_run(s, w, start, end); i < end; i = ascii_run(s, w, i, end)) {
         const uint32_t len = (uint32_t)tok__get(w->text.p + i, &cp);
         const unsigned class = tok__class(cp);
 
@@ -105,24 +135,19 @@ static void edit_drop(struct tok__work *w, uint32_t start, uint32_t end, unsigne
 
 /* Character by character, as the library does: no final sigma, and U+0130 is the
  * only one that becomes two. */
-static void edit_lower(struct tok__work *w, uint32_t start, uint32_t end)
+static void edit_lower(const struct tok__stage *s, struct tok__work *w, uint32_t start,
+                       uint32_t end)
 {
     uint32_t cp;
 
-    for (uint32_t i = start; i < end;) {
-        const uint32_t len = (uint32_t)tok__get(w->text.p + i, &cp);
+    for (uint32_t i = ascii_run(s, w, start, end); i < end; i = ascii_run(s, w, i, end)) {
         const uint32_t at = w->text.at[i];
 
-        if (cp < 0x80) {
-            const char c = (char)(cp >= 'A' && cp <= 'Z' ? cp | 0x20 : cp);
-
-            tok__text_add(&w->spare, &c, 1, at);
-        } else if (cp == 0x130) {
+        i += (uint32_t)tok__get(w->text.p + i, &cp);
+        if (cp == 0x130)
             tok__text_add(&w->spare, "i\xcc\x87", 3, at);
-        } else {
+        else
             tok__text_put(&w->spare, (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp), at);
-        }
-        i += len;
     }
 }
 
@@ -153,8 +178,8 @@ static void edit_strip(struct tok__work *w, uint32_t start, uint32_t end, bool l
 static void edit_prepend(const struct tok__stage *s, struct tok__work *w, uint32_t start,
                          uint32_t end)
 {
-    const bool there = end - start >= s->arg.n &&
-                       memcmp(w->text.p + start, s->arg.p, s->arg.n) == 0;
+    const bool there =
+        end - start >= s->arg.n && memcmp(w->text.p + start, s->arg.p, s->arg.n) == 0;
 
     if (start < end && !(s->unless_there && there) && !(s->only_first && w->text.at[start] != 0))
         tok__text_add(&w->spare, s->arg.p, s->arg.n, w->text.at[start]);
@@ -197,7 +222,7 @@ static int edit(const struct tok__stage *s, struct tok__work *w, uint32_t start,
 {
     switch (s->kind) {
     case TOK__CLEAN:
-        edit_clean(w, start, end);
+        edit_clean(s, w, start, end);
         break;
     case TOK__CJK:
         edit_cjk(w, start, end);
@@ -206,7 +231,7 @@ static int edit(const struct tok__stage *s, struct tok__work *w, uint32_t start,
         edit_drop(w, start, end, s->mask);
         break;
     case TOK__LOWER:
-        edit_lower(w, start, end);
+        edit_lower(s, w, start, end);
         break;
     case TOK__FORM:
         tok__edit_form(s, w, start, end);

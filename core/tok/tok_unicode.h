@@ -13,13 +13,13 @@
 #include <stdint.h>
 
 enum tok__class {
-    TOK__SPACE = 1,    /* White_Space */
-    TOK__CONTROL = 2,  /* what BertNormalizer's clean_text removes */
-    TOK__PUNCT = 4,    /* ASCII punctuation and categories P* */
-    TOK__NUMERIC = 8,  /* categories N* */
-    TOK__WORD = 16,    /* \w of a regular expression */
-    TOK__MN = 32,      /* what BertNormalizer's strip_accents removes */
-    TOK__MARK = 64,    /* what StripAccents removes */
+    TOK__SPACE = 1,      /* White_Space */
+    TOK__CONTROL = 2,    /* what BertNormalizer's clean_text removes */
+    TOK__PUNCT = 4,      /* ASCII punctuation and categories P* */
+    TOK__NUMERIC = 8,    /* categories N* */
+    TOK__WORD = 16,      /* \w of a regular expression */
+    TOK__MN = 32,        /* what BertNormalizer's strip_accents removes */
+    TOK__MARK = 64,      /* what StripAccents removes */
     TOK__UNSTABLE = 128, /* may change, move or be joined under NFC/NFD/NFKC/NFKD */
 };
 

@@ -40,8 +40,8 @@ void tok__vocab_release(struct tok__vocab *v)
     *v = (struct tok__vocab){0};
 }
 
-int32_t tok__vocab_find(const struct tok__vocab *v, uint32_t h, const char *prefix,
-                        size_t n_prefix, const char *s, size_t n)
+int32_t tok__vocab_find(const struct tok__vocab *v, uint32_t h, const char *prefix, size_t n_prefix,
+                        const char *s, size_t n)
 {
     if (v->n_entries == 0)
         return -1;
@@ -71,8 +71,7 @@ const char *tok__vocab_text(const struct tok__vocab *v, int64_t id, size_t *n)
 
 static bool pool_add(struct tok__vocab *v, const char *text, size_t n, uint32_t *at)
 {
-    if (v->n_pool + n + 1 > UINT32_MAX ||
-        !tok__grow(&v->pool, &v->cap_pool, v->n_pool + n + 1, 1))
+    if (v->n_pool + n + 1 > UINT32_MAX || !tok__grow(&v->pool, &v->cap_pool, v->n_pool + n + 1, 1))
         return false;
     *at = (uint32_t)v->n_pool;
     memcpy(v->pool + v->n_pool, text, n);

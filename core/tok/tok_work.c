@@ -31,7 +31,7 @@ bool tok__grow(void *p, size_t *cap, size_t n, size_t size)
     return true;
 }
 
-static bool text_reserve(struct tok__text *t, size_t n)
+bool tok__text_reserve(struct tok__text *t, size_t n)
 {
     size_t cap_at = t->cap;
 
@@ -51,7 +51,7 @@ static bool text_reserve(struct tok__text *t, size_t n)
 
 void tok__text_add(struct tok__text *t, const char *s, size_t n, uint32_t at)
 {
-    if (!text_reserve(t, n))
+    if (!tok__text_reserve(t, n))
         return;
     memcpy(t->p + t->n, s, n);
     for (size_t i = 0; i < n; i++)
@@ -70,7 +70,7 @@ void tok__text_copy(struct tok__text *t, const struct tok__text *src, uint32_t s
 {
     const size_t n = end - start;
 
-    if (n == 0 || !text_reserve(t, n))
+    if (n == 0 || !tok__text_reserve(t, n))
         return;
     memcpy(t->p + t->n, src->p + start, n);
     memcpy(t->at + t->n, src->at + start, n * sizeof(*t->at));

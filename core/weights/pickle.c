@@ -117,9 +117,10 @@ static int push(struct machine *m, struct value v)
     return 0;
 }
 
-/* Takes the value off the top; a mark is not a value. */
+/* Takes the value off the top; a mark is not a value. *out is set in any case. */
 static int pop(struct machine *m, struct value *out)
 {
+    *out = (struct value){0};
     if (m->stack.n == 0 || stack(m)[m->stack.n - 1].kind == K_MARK)
         return bad(m, "the stack is empty");
     *out = stack(m)[--m->stack.n];

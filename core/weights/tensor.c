@@ -146,7 +146,7 @@ uint16_t tensor_f32_to_f16(float f)
 
     if (magnitude > 0x7f800000) /* NaN stays NaN: the quiet bit is set */
         return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
-    if (magnitude >= 0x477ff000) /* 65520, halfway between 65504 and 2^16, and up */
+    if (magnitude >= 0x47800000) /* 2^16; from 65520 on, the carry below gives Inf */
         return sign | 0x7c00;
     if (magnitude < 0x38800000) { /* below 2^-14: a subnormal, in steps of 2^-24 */
         /* The addition rounds to a whole number of steps, to even, because the

@@ -17,31 +17,31 @@
 struct core_err;
 
 /*      name   text     values/block bytes/block */
-#define TENSOR_TYPE_MAP(X)      \
-    X(F32, "F32", 1, 4)         \
-    X(F16, "F16", 1, 2)         \
-    X(BF16, "BF16", 1, 2)       \
-    X(F64, "F64", 1, 8)         \
-    X(I8, "I8", 1, 1)           \
-    X(I16, "I16", 1, 2)         \
-    X(I32, "I32", 1, 4)         \
-    X(I64, "I64", 1, 8)         \
-    X(U8, "U8", 1, 1)           \
-    X(BOOL, "BOOL", 1, 1)       \
-    X(Q8_0, "Q8_0", 32, 34)     \
-    X(Q4_0, "Q4_0", 32, 18)     \
-    X(Q4_1, "Q4_1", 32, 20)     \
-    X(Q5_0, "Q5_0", 32, 22)     \
-    X(Q5_1, "Q5_1", 32, 24)     \
-    X(Q4_K, "Q4_K", 256, 144)   \
-    X(Q5_K, "Q5_K", 256, 176)   \
+#define TENSOR_TYPE_MAP(X)    \
+    X(F32, "F32", 1, 4)       \
+    X(F16, "F16", 1, 2)       \
+    X(BF16, "BF16", 1, 2)     \
+    X(F64, "F64", 1, 8)       \
+    X(I8, "I8", 1, 1)         \
+    X(I16, "I16", 1, 2)       \
+    X(I32, "I32", 1, 4)       \
+    X(I64, "I64", 1, 8)       \
+    X(U8, "U8", 1, 1)         \
+    X(BOOL, "BOOL", 1, 1)     \
+    X(Q8_0, "Q8_0", 32, 34)   \
+    X(Q4_0, "Q4_0", 32, 18)   \
+    X(Q4_1, "Q4_1", 32, 20)   \
+    X(Q5_0, "Q5_0", 32, 22)   \
+    X(Q5_1, "Q5_1", 32, 24)   \
+    X(Q4_K, "Q4_K", 256, 144) \
+    X(Q5_K, "Q5_K", 256, 176) \
     X(Q6_K, "Q6_K", 256, 210)
 
 enum tensor_type {
 #define X(name, text, n, b) TENSOR_##name,
     TENSOR_TYPE_MAP(X)
 #undef X
-    TENSOR_N_TYPES
+        TENSOR_N_TYPES
 };
 
 enum { TENSOR_MAX_DIMS = 4 };

@@ -63,10 +63,10 @@ static bool is_type(const char *type, const char *wanted)
 /* A tar is known by its bytes, so several media types will do. */
 static int read_type(struct srv_request *r, struct put *p, struct core_err *err)
 {
-    static const char *const tar[] = {
-        "application/x-tar",    "application/tar",    "application/gzip",
-        "application/x-gzip",   "application/zstd",   "application/x-gtar",
-        "application/x-tar+gzip", "application/octet-stream"};
+    static const char *const tar[] = {"application/x-tar",      "application/tar",
+                                      "application/gzip",       "application/x-gzip",
+                                      "application/zstd",       "application/x-gtar",
+                                      "application/x-tar+gzip", "application/octet-stream"};
     const char *type = http_header(r, "Content-Type");
 
     if (!type)

@@ -50,10 +50,10 @@ struct infer_spec {
 };
 
 struct infer_item {
-    char path[32];  /* "" or "requests[3].": in front of a field's name in errors */
+    char path[32]; /* "" or "requests[3].": in front of a field's name in errors */
     struct infer_spec *spec;
     size_t n_specs;
-    bool is_tasks;  /* `tasks`: answered by `results` */
+    bool is_tasks; /* `tasks`: answered by `results` */
     struct task_input *input;
     size_t n_inputs;
     bool is_inputs; /* `inputs`: answered by `outputs` */
@@ -67,7 +67,7 @@ struct infer_call {
     struct srv_request *r;
     const struct infer_item *item;
     const struct infer_spec *spec;
-    struct metrics_task *metrics; /* held; NULL: the task is not known to exist */
+    struct metrics_task *metrics;      /* held; NULL: the task is not known to exist */
     const struct ads_adapter *adapter; /* pinned; NULL for base */
     const struct delta *delta;
     const char *version;
@@ -87,7 +87,7 @@ struct infer_call {
 struct infer_job {
     struct infer_call *call;
     const struct task_input *input;
-    struct engine_job *job; /* NULL until made */
+    struct engine_job *job;  /* NULL until made */
     struct tok_encoding enc; /* of a tagging task: offsets; else empty */
     unsigned max_tokens;
     struct task_text *decoder; /* NULL: no tokenizer, or no generation */

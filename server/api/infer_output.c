@@ -20,8 +20,7 @@ static void write_label(struct json_writer *w, const struct delta *d, size_t i)
     jw_cstr(w, task_label(d, i, buf));
 }
 
-static void write_scores(struct json_writer *w, const struct delta *d, const float *score,
-                         size_t n)
+static void write_scores(struct json_writer *w, const struct delta *d, const float *score, size_t n)
 {
     char buf[24];
 
@@ -45,8 +44,7 @@ static size_t largest(const float *v, size_t n)
 }
 
 /* Scratch for n floats; a failure marks the answer as short of memory. */
-static float *scores_of(struct json_writer *w, const struct delta *d, const float *logits,
-                        size_t n)
+static float *scores_of(struct json_writer *w, const struct delta *d, const float *logits, size_t n)
 {
     float *score = core_calloc(n, sizeof(*score));
 
@@ -361,8 +359,8 @@ static void write_output(struct json_writer *w, const struct infer_job *j)
     case DELTA_N_KINDS:
         break;
     }
-    if (j->call->params.logits && (kind == DELTA_CLASSIFICATION || kind == DELTA_MULTI_LABEL ||
-                                   kind == DELTA_REGRESSION)) {
+    if (j->call->params.logits &&
+        (kind == DELTA_CLASSIFICATION || kind == DELTA_MULTI_LABEL || kind == DELTA_REGRESSION)) {
         jw_key(w, "logits");
         jw_floats(w, out, n_cols);
     }

@@ -179,8 +179,7 @@ void infer_params_merge(struct infer_params *p, const struct infer_params *over)
     for (size_t i = 0; i < N_PARAMS; i++) {
         if (!(over->given & 1u << i) || params[i].type == NEUTRAL)
             continue;
-        memcpy((char *)p + params[i].offset, (const char *)over + params[i].offset,
-               params[i].size);
+        memcpy((char *)p + params[i].offset, (const char *)over + params[i].offset, params[i].size);
         if (params[i].type == TEXTS)
             p->n_stop = over->n_stop;
     }

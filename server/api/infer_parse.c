@@ -359,8 +359,7 @@ static int read_item(struct parser *p, const json_t *item, struct infer_item *it
     return 0;
 }
 
-static int read_requests(struct parser *p, const json_t *root, const json_t *list,
-                         struct infer *in)
+static int read_requests(struct parser *p, const json_t *root, const json_t *list, struct infer *in)
 {
     int rc = check_names(p, root, "requests");
 

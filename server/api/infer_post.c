@@ -194,8 +194,8 @@ static void set_deadline(struct srv_request *r, const struct infer *in)
 
     for (size_t i = 0; i < in->n_items; i++) {
         const struct infer_params *p = &in->item[i].params;
-        const double own = infer_params_has(p, "timeout") ? p->timeout
-                                                          : r->srv->cfg.request_timeout;
+        const double own =
+            infer_params_has(p, "timeout") ? p->timeout : r->srv->cfg.request_timeout;
 
         longest = own > longest ? own : longest;
     }

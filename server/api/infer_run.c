@@ -51,8 +51,8 @@ static int acquire_base(struct infer_call *call, struct core_err *err)
     const char *wanted = call->spec->version, *hash = model_hash(s->model);
 
     if (wanted && strncmp(hash, wanted, strlen(wanted)) != 0)
-        return core_err_set_param(err, CORE_E_UNKNOWN_VERSION, "task",
-                                  "base has no version %s", wanted);
+        return core_err_set_param(err, CORE_E_UNKNOWN_VERSION, "task", "base has no version %s",
+                                  wanted);
     call->delta = s->base;
     call->version = hash;
     call->metrics = metrics_acquire(s->metrics, "base");
@@ -72,8 +72,8 @@ static int acquire_one(struct infer *in, struct infer_call *call, struct core_er
     core_lock(&r->sync.lock);
     in->n_pending++;
     core_unlock(&r->sync.lock);
-    rc = ads_acquire(r->srv->store, call->spec->task, call->spec->version, on_ready, call,
-                     &adapter, err);
+    rc = ads_acquire(r->srv->store, call->spec->task, call->spec->version, on_ready, call, &adapter,
+                     err);
     if (rc != CORE_E_UNKNOWN_TASK) /* names that clients make up get no series */
         call->metrics = metrics_acquire(r->srv->metrics, call->spec->task);
     if (rc == 0) { /* on_ready() does the rest, or has done it already */
@@ -405,8 +405,8 @@ static int prepare_call(struct infer_call *call, struct core_err *err)
     }
     if (call->item->is_inputs || call->item->is_stream)
         call->params.n = 1; /* a default of the task.json does not apply here */
-    call->job = arena_alloc(&call->r->arena, call->item->n_inputs,
-                            call->params.n * sizeof(*call->job));
+    call->job =
+        arena_alloc(&call->r->arena, call->item->n_inputs, call->params.n * sizeof(*call->job));
     if (!call->job)
         return core_err_nomem(err, "request");
     for (size_t i = 0; rc == 0 && i < call->item->n_inputs; i++) {

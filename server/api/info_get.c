@@ -25,9 +25,8 @@ static void write_model(struct json_writer *w, const struct model *m)
         const char *name;
         uint64_t value;
     } number[] = {
-        {"n_layers", c->n_layers},       {"d_model", c->d_model},
-        {"n_heads", c->n_heads},         {"n_kv_heads", c->n_kv_heads},
-        {"d_ff", c->d_ff},               {"n_vocab", c->n_vocab},
+        {"n_layers", c->n_layers},       {"d_model", c->d_model},   {"n_heads", c->n_heads},
+        {"n_kv_heads", c->n_kv_heads},   {"d_ff", c->d_ff},         {"n_vocab", c->n_vocab},
         {"n_positions", c->n_positions}, {"bytes", model_bytes(m)},
     };
 

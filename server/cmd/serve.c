@@ -44,8 +44,8 @@ static int start(struct srv *s, struct core_err *err)
     if (rc < 0)
         return rc;
     core_log(CORE_LOG_INFO, "event=ready model=%s arch=%s cpu_level=%s bytes=%zu hash=%.12s",
-             model_config(s->model)->name, model_config(s->model)->arch,
-             model_kern(s->model)->name, model_bytes(s->model), model_hash(s->model));
+             model_config(s->model)->name, model_config(s->model)->arch, model_kern(s->model)->name,
+             model_bytes(s->model), model_hash(s->model));
     atomic_store(&s->state, SRV_READY);
     return 0;
 }

@@ -60,7 +60,8 @@ int cmd_store(const struct srv_config *cfg, int argc, char **argv)
     struct core_err err = {0};
     int rc;
 
-    if (argc != 1 || (strcmp(argv[0], "ls") && strcmp(argv[0], "verify") && strcmp(argv[0], "gc"))) {
+    if (argc != 1 ||
+        (strcmp(argv[0], "ls") && strcmp(argv[0], "verify") && strcmp(argv[0], "gc"))) {
         fprintf(stderr, "peftd store: ls, verify or gc?\n");
         return 2;
     }

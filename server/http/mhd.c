@@ -431,12 +431,11 @@ int http_start(struct http_server **out, struct srv *s, struct core_err *err)
     }
     note_url(h, fd);
     h->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL,
-        NULL, on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
+        on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
         MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_THREAD_POOL_SIZE,
         s->cfg.http_threads > 1 ? s->cfg.http_threads : 0, MHD_OPTION_CONNECTION_LIMIT,
-        s->cfg.max_connections < s->cfg.http_threads ? s->cfg.http_threads
-                                                     : s->cfg.max_connections,
+        s->cfg.max_connections < s->cfg.http_threads ? s->cfg.http_threads : s->cfg.max_connections,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->cfg.client_timeout,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES_MAX, MHD_OPTION_END);
     if (!h->daemon) {

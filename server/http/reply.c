@@ -108,8 +108,7 @@ void srv_reply_header(struct srv_request *r, const char *name, const char *value
     reply->n_headers++;
 }
 
-void srv_reply_text(struct srv_request *r, unsigned status, const char *type,
-                    struct core_buf *body)
+void srv_reply_text(struct srv_request *r, unsigned status, const char *type, struct core_buf *body)
 {
     struct core_err err = {0};
 

@@ -19,8 +19,8 @@ struct srv_request;
 enum { SRV_HEADERS_MAX = 4, SRV_HEADER_VALUE_MAX = 140 };
 
 struct srv_reply {
-    unsigned status; /* 0 = not answered yet */
-    int code;        /* enum core_code of an error, else 0 */
+    unsigned status;  /* 0 = not answered yet */
+    int code;         /* enum core_code of an error, else 0 */
     const char *type; /* static */
     struct core_buf body;
     struct {

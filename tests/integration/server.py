@@ -13,7 +13,7 @@ import tempfile
 import time
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-PEFTD = os.environ.get("PEFTD", os.path.join(ROOT, "build", "peftd"))
+PEFTD = os.path.abspath(os.environ.get("PEFTD", os.path.join(ROOT, "build", "peftd")))
 GOLDEN = os.path.join(ROOT, "tests", "golden")
 
 

@@ -351,15 +351,6 @@ class Decoder(unittest.TestCase):
             self.assertLess(lp["logprob"], 0)
         self.assertEqual(j["logits"].index(max(j["logits"])), j["tokens"][0])
 
-    def test_default_max_tokens_gives_way_to_a_long_prompt(self):
-        tokens = [5] * 8190
-        j = self.s.infer({"task": "base", "input": {"tokens": tokens},
-                          "parameters": {"ignore_eos": True}}).json
-        self.assertEqual(j["usage"], {"prompt_tokens": 8190, "completion_tokens": 2})
-        self.assertEqual(self.s.infer({"task": "base", "input": {"tokens": tokens},
-                                       "parameters": {"max_tokens": 3}}).error,
-                         (422, "input_too_long", "input.tokens"))
-
     def test_messages_need_a_chat_template(self):
         a = self.s.infer({"task": "lora",
                           "input": {"messages": [{"role": "user", "content": "x"}]}})
@@ -375,9 +366,9 @@ class Decoder(unittest.TestCase):
 
     def test_done_items_survive_the_timeout_of_others(self):
         a = self.s.infer({"requests": [
-            {"task": "lora", "input": "x", "parameters": {"max_tokens": 2, "timeout": 0.3}},
+            {"task": "lora", "input": "x", "parameters": {"max_tokens": 2, "timeout": 1}},
             {"task": "lora", "input": "x",
-             "parameters": {"max_tokens": 8000, "ignore_eos": True, "timeout": 0.3}}]})
+             "parameters": {"max_tokens": 8000, "ignore_eos": True, "timeout": 1}}]})
         self.assertEqual(a.status, 200)
         first, second = a.json["responses"]
         self.assertEqual(first["kind"], "generation")
@@ -462,6 +453,22 @@ class Decoder(unittest.TestCase):
         for t in threads:
             t.join()
         self.assertEqual(failed, [])
+
+
+class Context(unittest.TestCase):
+    def test_default_max_tokens_gives_way_to_a_long_prompt(self):
+        with Server("llama", "--context-max", "256") as s:
+            tokens = [5] * 254
+            j = s.infer({"task": "base", "inputs": [{"tokens": tokens}, {"tokens": [5, 6]}],
+                         "parameters": {"ignore_eos": True, "return_tokens": True}}).json
+            self.assertEqual([len(o["tokens"]) for o in j["outputs"]], [2, 128])
+            self.assertEqual(s.infer({"task": "base", "input": {"tokens": tokens},
+                                      "parameters": {"max_tokens": 3}}).error,
+                             (422, "input_too_long", "input.tokens"))
+            j = s.infer({"task": "base", "input": {"tokens": tokens},
+                         "parameters": {"max_tokens": 30, "truncate": True,
+                                        "ignore_eos": True}}).json
+            self.assertEqual(j["usage"], {"prompt_tokens": 226, "completion_tokens": 30})
 
 
 class NoTokenizer(unittest.TestCase):

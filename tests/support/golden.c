@@ -97,7 +97,7 @@ static void read_cell(struct golden_base *g, const char *name, const json_t *j)
     const json_t *cases = json_object_get(j, "cases");
     struct core_err err = {0};
 
-    snprintf(cell->name, sizeof(cell->name), "%s", name);
+    snprintf(cell->name, sizeof(cell->name), "%.95s", name);
     if (golden_compile(g->model, name, &cell->delta, &err) < 0)
         ck_abort_msg("%s: %s: %s", name, core_code_text(err.code), err.msg);
     cell->n_cases = json_array_size(cases);

@@ -40,10 +40,10 @@ static void check_cell(const char *cell, const struct adapter *a)
     const int rc = delta_compile(&d, fixture_model, a->file, a->n, &err);
 
     ck_assert_msg(rc == 0, "%s: %s: %s", cell, core_code_text(rc), err.msg);
-    ck_assert_msg(strcmp(d->method, method) == 0, "%s: got method %s, expected %s", cell,
-                  d->method, method);
-    ck_assert_msg(strcmp(delta_kind_text(d->head.kind), kind) == 0, "%s: got %s, expected %s",
-                  cell, delta_kind_text(d->head.kind), kind);
+    ck_assert_msg(strcmp(d->method, method) == 0, "%s: got method %s, expected %s", cell, d->method,
+                  method);
+    ck_assert_msg(strcmp(delta_kind_text(d->head.kind), kind) == 0, "%s: got %s, expected %s", cell,
+                  delta_kind_text(d->head.kind), kind);
     delta_free(d);
     json_decref(golden);
 }
@@ -80,7 +80,8 @@ static const struct {
      "bert-peft-lora-bias-all",
      {"NORM embed_norm, attn_norm, ffn_norm x7 replaced",
       "BIAS q_proj, k_proj, v_proj, o_proj, up_proj, down_proj, pooler x19 replaced",
-      "LOWRANK q_proj, v_proj x6 rank 5, scale 1.8", "HEAD pooler x1 classification, 3 labels, 1 layer"}},
+      "LOWRANK q_proj, v_proj x6 rank 5, scale 1.8",
+      "HEAD pooler x1 classification, 3 labels, 1 layer"}},
     {"bert",
      "bert-peft-lora-f16",
      {"LOWRANK q_proj, v_proj x6 rank 5, scale 1.8, F16",
@@ -100,8 +101,10 @@ static const struct {
     {"bert",
      "bert-ah-prefix-leave-out",
      {"KV_PREFIX attn x2 7 tokens", "HEAD first token x1 classification, 3 labels, 2 layers"}},
-    {"bert", "bert-peft-lora-embed", {"LOWRANK q_proj, v_proj x6 rank 5, scale 1.8",
-                                      "HEAD mean x1 embedding, 40 values, normalized"}},
+    {"bert",
+     "bert-peft-lora-embed",
+     {"LOWRANK q_proj, v_proj x6 rank 5, scale 1.8",
+      "HEAD mean x1 embedding, 40 values, normalized"}},
     {"llama",
      "llama-peft-lora-lm-head",
      {"LOWRANK q_proj, v_proj x6 rank 5, scale 1.8", "HEAD last token x1 generation, own LM head"}},
@@ -147,7 +150,7 @@ START_TEST(the_base_task_answers_as_its_kind_of_model)
     ck_assert_int_eq(delta_base(&d, fixture_model, NULL), 0);
     ck_assert_int_eq(d->head.kind, _i == 0 ? DELTA_EMBEDDING : DELTA_GENERATION);
     ck_assert_uint_eq(d->head.n_labels, _i == 0 ? model_config(fixture_model)->d_model
-                                               : model_config(fixture_model)->n_vocab);
+                                                : model_config(fixture_model)->n_vocab);
     ck_assert_uint_eq(d->n_ops, 0);
     ck_assert_uint_eq(d->first_layer, model_config(fixture_model)->n_layers);
     ck_assert_str_eq(d->method, "base");
@@ -164,9 +167,8 @@ START_TEST(resident_bytes_are_about_those_of_the_file)
     open_bert();
     ck_assert(load_cell(&a, "bert-peft-lora-patterns"));
     d = compile(&a);
-    ck_assert_uint_le(
-        d->n_bytes * 10,
-        core_file_find(a.file, a.n, "adapter_model.safetensors")->n_bytes * 12);
+    ck_assert_uint_le(d->n_bytes * 10,
+                      core_file_find(a.file, a.n, "adapter_model.safetensors")->n_bytes * 12);
     ck_assert_uint_eq((uintptr_t)d % 64, 0);
     for (uint32_t i = 0; i < d->n_ops; i++) {
         ck_assert_uint_eq((uintptr_t)d->op[i].lowrank.down.data % 64, 0);

@@ -16,23 +16,52 @@ static const struct {
     struct delta_join join; /* the switches only */
     bool has_before, has_after, has_vec;
 } switches[] = {
-    {"bert-ah-houlsby", {.original_ln_after = true, .residual_before_ln = DELTA_RES_BEFORE}, 0, 0, 0},
+    {"bert-ah-houlsby",
+     {.original_ln_after = true, .residual_before_ln = DELTA_RES_BEFORE},
+     0,
+     0,
+     0},
     {"bert-ah-pfeiffer",
-     {.original_ln_before = true, .original_ln_after = true, .residual_before_ln = DELTA_RES_BEFORE},
-     0, 0, 0},
+     {.original_ln_before = true,
+      .original_ln_after = true,
+      .residual_before_ln = DELTA_RES_BEFORE},
+     0,
+     0,
+     0},
     {"bert-ah-adapter-plus",
-     {.original_ln_before = true, .residual_before_ln = DELTA_RES_AFTER}, 0, 0, 1},
+     {.original_ln_before = true, .residual_before_ln = DELTA_RES_AFTER},
+     0,
+     0,
+     1},
     {"bert-ah-residual-post-add",
-     {.original_ln_before = true, .original_ln_after = true, .residual_before_ln = DELTA_RES_POST_ADD},
-     0, 0, 0},
+     {.original_ln_before = true,
+      .original_ln_after = true,
+      .residual_before_ln = DELTA_RES_POST_ADD},
+     0,
+     0,
+     0},
     {"bert-ah-ln-after-residual",
-     {.original_ln_after = true, .residual_before_ln = DELTA_RES_BEFORE, .adapter_residual_before_ln = true},
-     0, 1, 0},
-    {"bert-ah-ln-before", {.original_ln_after = true, .residual_before_ln = DELTA_RES_BEFORE}, 1, 0, 0},
+     {.original_ln_after = true,
+      .residual_before_ln = DELTA_RES_BEFORE,
+      .adapter_residual_before_ln = true},
+     0,
+     1,
+     0},
+    {"bert-ah-ln-before",
+     {.original_ln_after = true, .residual_before_ln = DELTA_RES_BEFORE},
+     1,
+     0,
+     0},
     {"bert-ah-par-ln-before",
-     {.is_parallel = true, .original_ln_after = true, .residual_before_ln = DELTA_RES_BEFORE}, 1, 0, 0},
+     {.is_parallel = true, .original_ln_after = true, .residual_before_ln = DELTA_RES_BEFORE},
+     1,
+     0,
+     0},
     {"bert-ah-par-no-original-ln",
-     {.is_parallel = true, .residual_before_ln = DELTA_RES_BEFORE}, 0, 0, 0},
+     {.is_parallel = true, .residual_before_ln = DELTA_RES_BEFORE},
+     0,
+     0,
+     0},
 };
 
 START_TEST(a_bottleneck_has_the_switches_of_its_configuration)
@@ -116,8 +145,8 @@ END_TEST
 static const char bottleneck_json[] =
     "{\"architecture\": null, \"is_parallel\": true, \"output_adapter\": true, "
     "\"non_linearity\": \"relu\", \"scaling\": 4.0}";
-static const char prefix_json[] =
-    "{\"architecture\": \"prefix_tuning\", \"flat\": true, \"prefix_length\": 2, \"leave_out\": [1]}";
+static const char prefix_json[] = "{\"architecture\": \"prefix_tuning\", \"flat\": true, "
+                                  "\"prefix_length\": 2, \"leave_out\": [1]}";
 
 static void put_ah(struct adapter *a, const char *config)
 {
@@ -132,15 +161,14 @@ static void put_ah(struct adapter *a, const char *config)
 
 START_TEST(a_union_of_prefix_and_parallel_bottleneck_is_mam)
 {
-    const struct made t[] = {
-        {.name = PLACE("2") "adapter_down.0.weight", .d0 = 3, .d1 = 40},
-        {.name = PLACE("2") "adapter_down.0.bias", .d0 = 3},
-        {.name = PLACE("2") "adapter_up.weight", .d0 = 40, .d1 = 3},
-        {.name = PLACE("2") "adapter_up.bias", .d0 = 40},
-        {.name = PREFIX "control_trans", .d0 = 2 * 160},
-        {.name = POOL("0") "self_prefix.control_trans", .d0 = 2 * 160},
-        {.name = POOL("1") "self_prefix.control_trans", .d0 = 2 * 160},
-        {0}};
+    const struct made t[] = {{.name = PLACE("2") "adapter_down.0.weight", .d0 = 3, .d1 = 40},
+                             {.name = PLACE("2") "adapter_down.0.bias", .d0 = 3},
+                             {.name = PLACE("2") "adapter_up.weight", .d0 = 40, .d1 = 3},
+                             {.name = PLACE("2") "adapter_up.bias", .d0 = 40},
+                             {.name = PREFIX "control_trans", .d0 = 2 * 160},
+                             {.name = POOL("0") "self_prefix.control_trans", .d0 = 2 * 160},
+                             {.name = POOL("1") "self_prefix.control_trans", .d0 = 2 * 160},
+                             {0}};
     struct made damaged[8];
     char config[2000];
     const struct delta_op *op;
@@ -219,12 +247,13 @@ END_TEST
 
 START_TEST(the_prefix_network_is_folded_into_keys_and_values)
 {
-    const struct made t[] = {{.name = PREFIX "wte.weight", .d0 = 2, .d1 = 40, .base = -0.2f},
-                             {.name = PREFIX "control_trans.0.weight", .d0 = 3, .d1 = 40, .base = -0.5f},
-                             {.name = PREFIX "control_trans.0.bias", .d0 = 3, .base = 0.1f},
-                             {.name = PREFIX "control_trans.2.weight", .d0 = 240, .d1 = 3, .base = -3},
-                             {.name = PREFIX "control_trans.2.bias", .d0 = 240, .base = 0.3f},
-                             {0}};
+    const struct made t[] = {
+        {.name = PREFIX "wte.weight", .d0 = 2, .d1 = 40, .base = -0.2f},
+        {.name = PREFIX "control_trans.0.weight", .d0 = 3, .d1 = 40, .base = -0.5f},
+        {.name = PREFIX "control_trans.0.bias", .d0 = 3, .base = 0.1f},
+        {.name = PREFIX "control_trans.2.weight", .d0 = 240, .d1 = 3, .base = -3},
+        {.name = PREFIX "control_trans.2.bias", .d0 = 240, .base = 0.3f},
+        {0}};
     struct adapter a = {0};
     struct delta *d;
 

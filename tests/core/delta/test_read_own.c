@@ -44,10 +44,9 @@ START_TEST(sparse_differences_become_rows)
 {
     static const int64_t at[] = {1, 89, 90, 270, 3599};
     static const float value[] = {1, 2, 3, 4, 5};
-    const struct made t[] = {
-        {.name = LAYER0 "output.dense.weight#idx", .d0 = 5, .index = at},
-        {.name = LAYER0 "output.dense.weight#val", .d0 = 5, .value = value},
-        {0}};
+    const struct made t[] = {{.name = LAYER0 "output.dense.weight#idx", .d0 = 5, .index = at},
+                             {.name = LAYER0 "output.dense.weight#val", .d0 = 5, .value = value},
+                             {0}};
     static const uint32_t col[] = {1, 89, 0, 0, 89};
     struct adapter a = {0};
     const struct delta_op *op;
@@ -150,7 +149,8 @@ START_TEST(a_base_given_by_its_hash_must_be_this_one)
     char json[200];
     struct adapter a = {0};
 
-    snprintf(json, sizeof(json), "{\"method\": \"x\", \"base\": \"%s\"}", model_hash(fixture_model));
+    snprintf(json, sizeof(json), "{\"method\": \"x\", \"base\": \"%s\"}",
+             model_hash(fixture_model));
     make(&a, json, t);
     delta_free(compile(&a));
     snprintf(json, sizeof(json), "{\"method\": \"x\", \"base\": \"%064d\"}", 7);
@@ -172,9 +172,13 @@ static const struct {
     {"{}", {{.name = "x"}}, CORE_E_ADAPTER_INVALID, "method"},
     {"{\"method\": \"Big Method\"}", {{.name = "x"}}, CORE_E_ADAPTER_INVALID, "method"},
     {"{\"method\": \"x\", \"add\": 1}", {{.name = "x"}}, CORE_E_ADAPTER_INVALID, "add"},
-#define AT(index_)                                                                         \
-    {{.name = LAYER0 "output.dense.weight#idx", .d0 = 2, .index = index_},                 \
-     {.name = LAYER0 "output.dense.weight#val", .d0 = 2}}
+#define AT(index_)                                                            \
+    {                                                                         \
+        {.name = LAYER0 "output.dense.weight#idx", .d0 = 2, .index = index_}, \
+        {                                                                     \
+            .name = LAYER0 "output.dense.weight#val", .d0 = 2                 \
+        }                                                                     \
+    }
     {"{\"method\": \"x\"}", AT(down), CORE_E_ADAPTER_INVALID, "ascend"},
     {"{\"method\": \"x\"}", AT(same), CORE_E_ADAPTER_INVALID, "ascend"},
     {"{\"method\": \"x\"}", AT(minus), CORE_E_ADAPTER_INVALID, "ascend"},
@@ -237,8 +241,7 @@ Suite *read_own_suite(void)
     tcase_add_test(t, sparse_differences_of_vectors_become_dense);
     tcase_add_test(t, a_classifier_is_of_the_sequence_unless_task_json_says_more);
     tcase_add_test(t, a_base_given_by_its_hash_must_be_this_one);
-    tcase_add_loop_test(t, a_mistake_is_refused_by_name, 0,
-                        sizeof(mistakes) / sizeof(mistakes[0]));
+    tcase_add_loop_test(t, a_mistake_is_refused_by_name, 0, sizeof(mistakes) / sizeof(mistakes[0]));
     suite_add_tcase(s, t);
     tcase_add_checked_fixture(llama, open_llama, close_model);
     tcase_add_test(llama, an_embedding_that_is_the_output_head_too_changes_both);

@@ -303,11 +303,12 @@ END_TEST
 
 START_TEST(an_own_pooler_becomes_a_step_of_the_head)
 {
-    const struct made t[] = {{.name = "base_model.model.bert.pooler.dense.weight", .d0 = 40, .d1 = 40},
-                             {.name = "base_model.model.bert.pooler.dense.bias", .d0 = 40},
-                             head[0],
-                             head[1],
-                             {0}};
+    const struct made t[] = {
+        {.name = "base_model.model.bert.pooler.dense.weight", .d0 = 40, .d1 = 40},
+        {.name = "base_model.model.bert.pooler.dense.bias", .d0 = 40},
+        head[0],
+        head[1],
+        {0}};
     const struct made bias[] = {t[1], head[0], head[1], {0}};
     const struct made weight[] = {t[0], head[0], head[1], {0}};
     struct adapter a = {0};
@@ -369,8 +370,8 @@ START_TEST(a_head_that_does_not_fit_is_refused)
 {
     struct adapter a = {0};
     const struct made no_head[] = {pair[0], pair[1], {0}};
-    const struct made wide[] = {
-        {.name = "base_model.model.classifier.weight", .d0 = 3, .d1 = 41}, {0}};
+    const struct made wide[] = {{.name = "base_model.model.classifier.weight", .d0 = 3, .d1 = 41},
+                                {0}};
 
     make(&a, "LORA", "", no_head);
     refused(&a, CORE_E_ADAPTER_INVALID, "no head");
@@ -412,7 +413,8 @@ static const struct {
       {.name = QUERY ".lora_B.weight", .d0 = 40, .d1 = 5}},
      CORE_E_ADAPTER_MISMATCH,
      "query.lora_B.weight: got [40, 5], expected [40, 4]"},
-    {{{.name = QUERY ".lora_A.weight", .d0 = 160}, {.name = QUERY ".lora_B.weight", .d0 = 40, .d1 = 4}},
+    {{{.name = QUERY ".lora_A.weight", .d0 = 160},
+      {.name = QUERY ".lora_B.weight", .d0 = 40, .d1 = 4}},
      CORE_E_ADAPTER_MISMATCH,
      "query.lora_A.weight: got [160]"},
     {{{.name = QUERY ".lora_A.weight", .d0 = 4, .d1 = 40}},
@@ -458,7 +460,9 @@ static const struct {
      CORE_E_ADAPTER_MISMATCH,
      "no module 'bert.encoder.layer.3.attention.self.query'"},
     {{{.name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", .d0 = 4, .d1 = 40},
-      {.name = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", .d0 = 40, .d1 = 4}},
+      {.name = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight",
+       .d0 = 40,
+       .d1 = 4}},
      CORE_E_ADAPTER_MISMATCH,
      "no module 'model.layers.0.self_attn.q_proj'"},
     {{{.name = QUERY ".bias", .d0 = 40}, {.name = QUERY ".base_layer.bias", .d0 = 40}},

@@ -22,13 +22,13 @@ START_TEST(labels_prompt_and_parameters_live_in_the_delta)
     struct delta *d;
 
     make(&a, "{\"labels\": [\"bad\", \"so-so\", \"gut \\u00fc\"], \"prompt\": \"Is {input} good?\","
-             " \"parameters\": {\"threshold\": 0.4, \"logits\": true}}");
+             " \"parameters\": {\"threshold\": 0.5, \"logits\": true}}");
     d = compile(&a);
     drop_adapter(&a);
     ck_assert_str_eq(d->head.label[0], "bad");
     ck_assert_str_eq(d->head.label[2], "gut \xc3\xbc");
     ck_assert_str_eq(d->task.prompt, "Is {input} good?");
-    ck_assert_str_eq(d->task.parameters_json, "{\"threshold\":0.4,\"logits\":true}");
+    ck_assert_str_eq(d->task.parameters_json, "{\"threshold\":0.5,\"logits\":true}");
     ck_assert_int_eq(d->head.kind, DELTA_CLASSIFICATION);
     delta_free(d);
 }
@@ -41,7 +41,8 @@ static const struct {
     {"{}", DELTA_CLASSIFICATION, DELTA_POOL_POOLER},
     {"{\"problem_type\": \"multi_label_classification\"}", DELTA_MULTI_LABEL, DELTA_POOL_POOLER},
     {"{\"problem_type\": \"regression\"}", DELTA_REGRESSION, DELTA_POOL_POOLER},
-    {"{\"problem_type\": \"single_label_classification\"}", DELTA_CLASSIFICATION, DELTA_POOL_POOLER},
+    {"{\"problem_type\": \"single_label_classification\"}", DELTA_CLASSIFICATION,
+     DELTA_POOL_POOLER},
     {"{\"head\": \"multi_label\"}", DELTA_MULTI_LABEL, DELTA_POOL_POOLER},
     {"{\"problem_type\": \"regression\", \"head\": \"classification\"}", DELTA_REGRESSION,
      DELTA_POOL_POOLER},
@@ -73,9 +74,8 @@ START_TEST(an_embedding_pools_as_task_json_or_the_base_says)
     put_text(&a, "adapter_config.json",
              "{\"peft_type\": \"LORA\", \"task_type\": \"FEATURE_EXTRACTION\"}");
     put_tensors(&a, "adapter_model.safetensors",
-                (const struct made[]){{.name = "base_model.model.encoder.layer.1.output.dense.bias",
-                                       .d0 = 40},
-                                      {0}});
+                (const struct made[]){
+                    {.name = "base_model.model.encoder.layer.1.output.dense.bias", .d0 = 40}, {0}});
     d = compile(&a);
     ck_assert_int_eq(d->head.kind, DELTA_EMBEDDING);
     ck_assert_int_eq(d->head.pool, DELTA_POOL_LAST);

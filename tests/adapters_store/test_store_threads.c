@@ -1,0 +1,214 @@
+/* tests/adapters_store/test_store_threads.c - eight threads do everything at once on
+ * a few tasks, with too little room in memory. Under the thread sanitizer this is the
+ * proof of the locking; in any build, that an adapter is never a mix of two versions. */
+#include <check.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "adapters_store/ads_internal.h"
+#include "core/base/err.h"
+#include "core/delta/delta.h"
+#include "tests/support/ads_fixture.h"
+
+Suite *store_threads_suite(void);
+
+enum { N_THREADS = 8, N_TASKS = 5, N_ADAPTERS = 9, N_STEPS = 150, N_GENERATIONS = 4000 };
+
+static struct ads_fx fx;
+static struct ads_upload upload[N_ADAPTERS];
+
+/* Which version each generation of each task had, by whoever saw it first. */
+static pthread_mutex_t seen_lock = PTHREAD_MUTEX_INITIALIZER;
+static int seen[N_TASKS][N_GENERATIONS]; /* adapter + 1 */
+
+static void check_adapter(const struct ads_adapter *a)
+{
+    const unsigned task = (unsigned)(ads_adapter_task(a)[1] - '0');
+    const uint64_t g = ads_adapter_generation(a);
+    const int k = atoi(ads_adapter_delta(a)->head.label[0] + 1);
+
+    ck_assert_str_eq(ads_adapter_version(a), upload[k].version);
+    ck_assert_uint_lt(g, N_GENERATIONS);
+    pthread_mutex_lock(&seen_lock);
+    if (g > 0 && !seen[task][g])
+        seen[task][g] = k + 1;
+    ck_assert(g == 0 || seen[task][g] == k + 1);
+    pthread_mutex_unlock(&seen_lock);
+}
+
+static void expect(int rc, int a, int b, int c)
+{
+    ck_assert_msg(rc == 0 || rc == a || rc == b || rc == c, "%s", core_code_text(rc));
+}
+
+static void use(const char *task, const char *version)
+{
+    const struct ads_adapter *a = NULL;
+    const int rc = ads_fx_acquire(&fx, task, version, &a);
+
+    expect(rc, CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION, CORE_E_OVERLOADED);
+    if (rc == 0) {
+        check_adapter(a);
+        ads_release(fx.store, a);
+    }
+}
+
+static void put(const char *task, unsigned k)
+{
+    struct ads_info info = {0};
+    const int rc = ads_put(fx.store, task, upload[k].file, 3, NULL, &info, NULL);
+
+    ck_assert_int_eq(rc, 0);
+    ads_info_release(&info);
+}
+
+static void look(const char *task)
+{
+    struct ads_info info[N_TASKS];
+    struct ads_stats st;
+    struct ads_files files = {0};
+    bool more;
+    const size_t n = ads_list(fx.store, NULL, info, N_TASKS, &more);
+    int rc;
+
+    for (size_t i = 0; i < n; i++) {
+        ck_assert(info[i].program_json || !info[i].version[0]);
+        ads_info_release(&info[i]);
+    }
+    ads_store_stats(fx.store, &st);
+    ck_assert_uint_le(st.bytes_resident, fx.opt.resident_max_bytes);
+    rc = ads_files_open(fx.store, task, NULL, &files, NULL);
+    expect(rc, CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION, CORE_E_ADAPTER_INVALID);
+    ads_files_release(&files);
+}
+
+static void roll_back(const char *task)
+{
+    struct ads_info info = {0};
+
+    expect(ads_rollback(fx.store, task, NULL, &info, NULL), CORE_E_UNKNOWN_TASK,
+           CORE_E_UNKNOWN_VERSION, 0);
+    ads_info_release(&info);
+}
+
+static void *worker(void *arg)
+{
+    unsigned seed = (unsigned)(uintptr_t)arg * 7919 + 1;
+
+    for (unsigned i = 0; i < N_STEPS; i++) {
+        const unsigned k = (unsigned)rand_r(&seed) % N_ADAPTERS;
+        char task[4] = {'t', (char)('0' + rand_r(&seed) % N_TASKS), 0, 0};
+
+        switch (rand_r(&seed) % 20) {
+        case 0:
+        case 1:
+        case 2:
+            put(task, k);
+            break;
+        case 3:
+            expect(ads_delete(fx.store, task, NULL, NULL), CORE_E_UNKNOWN_TASK, 0, 0);
+            break;
+        case 4:
+            expect(ads_delete(fx.store, task, upload[k].version, NULL), CORE_E_UNKNOWN_TASK,
+                   CORE_E_UNKNOWN_VERSION, CORE_E_BUSY);
+            break;
+        case 5:
+            roll_back(task);
+            break;
+        case 6:
+            look(task);
+            break;
+        case 7:
+            expect(ads_load(fx.store, task, NULL), CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION,
+                   CORE_E_OVERLOADED);
+            break;
+        case 8:
+            expect(ads_unload(fx.store, task, NULL), CORE_E_UNKNOWN_TASK, CORE_E_BUSY,
+                   CORE_E_UNKNOWN_VERSION);
+            break;
+        case 9:
+            expect(ads_pin(fx.store, task, k & 1, NULL), CORE_E_UNKNOWN_TASK, CORE_E_OVERLOADED,
+                   CORE_E_UNKNOWN_VERSION);
+            break;
+        case 10:
+            use(task, upload[k].version);
+            break;
+        default:
+            use(task, NULL);
+        }
+    }
+    return NULL;
+}
+
+START_TEST(eight_threads_never_see_a_mix)
+{
+    struct core_buf before = {0}, after = {0};
+    pthread_t thread[N_THREADS];
+
+    ads_fx_init(&fx);
+    ads_fx_open(&fx);
+    for (unsigned k = 0; k < N_ADAPTERS; k++)
+        ads_fx_upload(&fx, &upload[k], k);
+    ads_fx_must_put(&fx, "t0", 0);
+    fx.opt.resident_max_bytes = 4 * ads_fx_stats(&fx).bytes_resident;
+    ads_fx_reopen(&fx);
+    for (uintptr_t i = 0; i < N_THREADS; i++)
+        ck_assert_int_eq(pthread_create(&thread[i], NULL, worker, (void *)i), 0);
+    for (unsigned i = 0; i < N_THREADS; i++)
+        pthread_join(thread[i], NULL);
+    ck_assert(ads__cache_ok(fx.store));
+    ck_assert_uint_eq(fx.store->cache.n_pins, 0);
+    ck_assert_uint_eq(ads_fx_stats(&fx).n_stored, ads_fx_count(&fx, "versions"));
+    ck_assert_uint_eq(ads_fx_count(&fx, "damaged"), 0);
+    ck_assert_uint_eq(ads_fx_count(&fx, "tmp"), 0);
+    ads_fx_dump(&fx, true, &before);
+    ads_fx_reopen(&fx);
+    ads_fx_dump(&fx, true, &after);
+    ck_assert_str_eq(before.p, after.p);
+    core_buf_release(&before);
+    core_buf_release(&after);
+    ads_fx_release(&fx);
+}
+END_TEST
+
+static atomic_uint n_loaded;
+
+static void load_on_worker(void *arg)
+{
+    ck_assert_int_eq(ads_load(fx.store, arg, NULL), 0);
+    atomic_fetch_add(&n_loaded, 1);
+}
+
+/* Every worker thread waits for a load at once: each must run it itself. */
+START_TEST(blocking_loads_on_all_workers_do_not_starve)
+{
+    static char name[40][8];
+
+    ads_fx_init(&fx);
+    ads_fx_open(&fx);
+    for (unsigned k = 0; k < 40; k++) {
+        snprintf(name[k], sizeof(name[k]), "t%u", k);
+        ads_fx_must_put(&fx, name[k], k % 3);
+    }
+    ads_fx_reopen(&fx);
+    for (unsigned k = 0; k < 40; k++)
+        ck_assert_int_eq(ads_run_async(fx.store, load_on_worker, name[k], NULL), 0);
+    ads_fx_close(&fx); /* waits for all of them */
+    ck_assert_uint_eq(atomic_load(&n_loaded), 40);
+    ads_fx_release(&fx);
+}
+END_TEST
+
+Suite *store_threads_suite(void)
+{
+    Suite *s = suite_create("adapters_store/threads");
+    TCase *t = tcase_create("threads");
+
+    tcase_set_timeout(t, 120);
+    tcase_add_test(t, eight_threads_never_see_a_mix);
+    tcase_add_test(t, blocking_loads_on_all_workers_do_not_starve);
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,363 @@
+/* tests/core/gemm/test_gemm.c - packed weights of every type at every level. */
+#include <check.h>
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/alloc.h"
+#include "core/base/err.h"
+#include "core/gemm/gemm.h"
+
+static const enum tensor_type types[] = {
+    TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_F64,  TENSOR_Q8_0, TENSOR_Q4_0,
+    TENSOR_Q4_1, TENSOR_Q5_0, TENSOR_Q5_1, TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K};
+enum { N_TYPES = sizeof(types) / sizeof(types[0]) };
+
+static unsigned all_levels(struct kern_table t[3])
+{
+    unsigned n = 0;
+
+    kern_table_init(&t[n++], 0);
+    if (kern_cpu_levels() & KERN_AVX2)
+        kern_table_init(&t[n++], KERN_AVX2);
+    if (kern_cpu_levels() & KERN_AVX512)
+        kern_table_init(&t[n++], KERN_AVX2 | KERN_AVX512);
+    return n;
+}
+
+static float sample(size_t i, unsigned seed)
+{
+    const uint32_t h = (uint32_t)(i + 1) * 2654435761u ^ (seed + 1) * 40503u;
+
+    return ((float)(h % 251) - 125.25f) / 64.0f;
+}
+
+static void put_f16(uint8_t *p, float v)
+{
+    const uint16_t h = tensor_f32_to_f16(v);
+
+    memcpy(p, &h, sizeof(h));
+}
+
+/* Any bytes make a quantised block, but its f16 scales must be finite. */
+static void block_fill(enum tensor_type type, uint8_t *b, size_t seed)
+{
+    for (size_t i = 0; i < tensor_type_block_bytes(type); i++)
+        b[i] = (uint8_t)((seed * 977 + i + 1) * 2654435761u >> 15);
+    if (type == TENSOR_Q6_K) {
+        put_f16(b + 208, sample(seed, 7) / 1024.0f);
+        return;
+    }
+    put_f16(b, sample(seed, 7) / 64.0f);
+    if (type == TENSOR_Q4_1 || type == TENSOR_Q5_1 || type == TENSOR_Q4_K || type == TENSOR_Q5_K)
+        put_f16(b + 2, sample(seed, 8) / 64.0f);
+}
+
+/* An n_out x n_in matrix of a type; the bytes are at an odd address. */
+struct matrix {
+    struct tensor t;
+    uint8_t *bytes;
+    float *values; /* as tensor_to_f32() reads them */
+};
+
+static struct matrix matrix_new(enum tensor_type type, size_t n_out, size_t n_in)
+{
+    const size_t size = tensor_type_block_bytes(type), n = n_out * n_in;
+    struct matrix m = {.t = {.name = "w", .type = type, .n_dims = 2, .dim = {n_out, n_in}}};
+    size_t n_blocks;
+
+    ck_assert(tensor_row_bytes(type, n, &m.t.n_bytes));
+    n_blocks = m.t.n_bytes / size;
+    m.bytes = malloc(m.t.n_bytes + 1);
+    m.values = calloc(n + 1, sizeof(float));
+    for (size_t i = 0; i < n_blocks; i++) {
+        uint8_t *b = m.bytes + 1 + i * size;
+        const float v = sample(i, 3);
+        const double d = (double)v;
+        const uint16_t bf = tensor_f32_to_bf16(v);
+
+        if (tensor_type_is_quantised(type))
+            block_fill(type, b, i);
+        else if (type == TENSOR_F16)
+            put_f16(b, v);
+        else if (type == TENSOR_BF16)
+            memcpy(b, &bf, 2);
+        else if (type == TENSOR_F32)
+            memcpy(b, &v, 4);
+        else
+            memcpy(b, &d, 8);
+    }
+    m.t.data = m.bytes + 1;
+    tensor_to_f32(&m.t, 0, n, m.values);
+    return m;
+}
+
+static void matrix_free(struct matrix *m)
+{
+    free(m->bytes);
+    free(m->values);
+}
+
+struct run {
+    size_t n_rows, n_out, n_in, ldx, ldy;
+    float *x, *y;
+    void *scratch;
+};
+
+static struct run run_new(size_t n_rows, size_t n_out, size_t n_in)
+{
+    struct run r = {n_rows, n_out, n_in, n_in + 3, n_out + 5, NULL, NULL, NULL};
+
+    r.x = calloc(n_rows * r.ldx + 1, sizeof(float));
+    r.y = calloc(n_rows * r.ldy + 1, sizeof(float));
+    r.scratch = core_alloc_aligned(gemm_scratch_bytes());
+    for (size_t i = 0; i < n_rows * r.ldx; i++)
+        r.x[i] = sample(i, 1);
+    for (size_t i = 0; i < n_rows * r.ldy; i++)
+        r.y[i] = 77.0f;
+    return r;
+}
+
+static void run_free(struct run *r)
+{
+    free(r->x);
+    free(r->y);
+    core_free(r->scratch);
+}
+
+static void run_cols(const struct run *r, const struct gemm_weight *w, size_t col0, size_t col1)
+{
+    const struct gemm_args a = {r->x, r->ldx, r->n_rows, r->y, r->ldy, col0, col1, r->scratch};
+
+    gemm_run(w, &a);
+}
+
+static void run_check(const struct run *r, const struct matrix *m, const char *name)
+{
+    for (size_t i = 0; i < r->n_rows; i++) {
+        for (size_t j = 0; j < r->ldy; j++) {
+            const float got = r->y[i * r->ldy + j];
+            double want = 0.0, mag = 0.0, tol;
+
+            for (size_t k = 0; k < r->n_in && j < r->n_out; k++) {
+                want += (double)r->x[i * r->ldx + k] * (double)m->values[j * r->n_in + k];
+                mag += fabs((double)r->x[i * r->ldx + k] * (double)m->values[j * r->n_in + k]);
+            }
+            if (j >= r->n_out) /* the pad is kept */
+                want = 77.0;
+            tol = (double)(r->n_in + 2) * (double)FLT_EPSILON * mag;
+            if (!(fabs((double)got - want) <= tol))
+                ck_abort_msg("%s %s %zu rows, %zux%zu: y[%zu, %zu] = %.9g, not %.9g", name,
+                             tensor_type_text(m->t.type), r->n_rows, r->n_out, r->n_in, i, j,
+                             (double)got, want);
+        }
+    }
+}
+
+START_TEST(the_product_is_right_for_every_type_level_and_size)
+{
+    static const size_t outs[] = {1, 31, 32, 33, 100}, rows[] = {0, 1, 3, 4, 5, 17, 130};
+    const enum tensor_type type = types[_i];
+    const bool is_quant = tensor_type_is_quantised(type);
+    const size_t block = tensor_type_block(type);
+    /* Around the blocks of k: one, several, and a part. */
+    const size_t ins[] = {is_quant ? block : 7, is_quant ? 3 * block : 513, 1280};
+    struct kern_table t[3];
+    const unsigned n_levels = all_levels(t);
+
+    for (size_t o = 0; o < 5; o++) {
+        for (size_t in = 0; in < 3; in++) {
+            struct matrix m = matrix_new(type, outs[o], ins[in]);
+
+            for (unsigned l = 0; l < n_levels; l++) {
+                struct gemm_weight *w = NULL;
+
+                ck_assert_int_eq(gemm_pack(&w, &t[l], &m.t, NULL), CORE_OK);
+                for (size_t i = 0; i < 7; i++) {
+                    struct run r = run_new(rows[i], outs[o], ins[in]);
+
+                    run_cols(&r, w, 0, outs[o]);
+                    run_check(&r, &m, t[l].name);
+                    run_free(&r);
+                }
+                gemm_weight_free(w);
+            }
+            matrix_free(&m);
+        }
+    }
+}
+END_TEST
+
+/* Rows one by one and columns panel by panel give the bits of the whole. */
+START_TEST(a_row_has_the_same_bits_in_every_batch_and_column_range)
+{
+    enum { ROWS = 37, OUT = 200, IN = 1536 };
+    struct kern_table t[3];
+    const unsigned n_levels = all_levels(t);
+    struct matrix m = matrix_new(types[_i], OUT, IN);
+
+    for (unsigned l = 1; l < n_levels; l++) { /* not promised for OpenBLAS */
+        struct run all = run_new(ROWS, OUT, IN), part = run_new(ROWS, OUT, IN);
+        struct gemm_weight *w = NULL;
+
+        ck_assert_int_eq(gemm_pack(&w, &t[l], &m.t, NULL), CORE_OK);
+        run_cols(&all, w, 0, OUT);
+        for (size_t n = 1; n < ROWS; n = n * 2 + 1) {
+            for (size_t row = 0; row < ROWS; row += n) {
+                struct run r = part;
+
+                r.n_rows = ROWS - row < n ? ROWS - row : n;
+                r.x += row * r.ldx;
+                r.y += row * r.ldy;
+                for (size_t c = 0; c < OUT; c += gemm_panel(w))
+                    run_cols(&r, w, c, OUT - c < gemm_panel(w) ? OUT : c + gemm_panel(w));
+            }
+            if (memcmp(all.y, part.y, ROWS * all.ldy * sizeof(float)) != 0)
+                ck_abort_msg("%s %s: %zu rows", t[l].name, tensor_type_text(types[_i]), n);
+        }
+        gemm_weight_free(w);
+        run_free(&all);
+        run_free(&part);
+    }
+    matrix_free(&m);
+}
+END_TEST
+
+START_TEST(rows_come_back_exactly_as_they_were_stored)
+{
+    enum { OUT = 70, IN = 512 };
+    static const int32_t rows[] = {0, 69, 31, 32, 33, 64, 31};
+    struct kern_table t[3];
+    const unsigned n_levels = all_levels(t);
+    struct matrix m = matrix_new(types[_i], OUT, IN);
+    float out[7][IN + 1];
+
+    for (unsigned l = 0; l < n_levels; l++) {
+        struct gemm_weight *w = NULL;
+
+        ck_assert_int_eq(gemm_pack(&w, &t[l], &m.t, NULL), CORE_OK);
+        gemm_rows(w, rows, 7, out[0], IN + 1);
+        for (size_t i = 0; i < 7; i++)
+            for (size_t k = 0; k < IN; k++)
+                if (out[i][k] != m.values[(size_t)rows[i] * IN + k])
+                    ck_abort_msg("%s %s row %d [%zu]: %.9g, not %.9g", t[l].name,
+                                 tensor_type_text(types[_i]), rows[i], k, (double)out[i][k],
+                                 (double)m.values[(size_t)rows[i] * IN + k]);
+        gemm_weight_free(w);
+    }
+    matrix_free(&m);
+}
+END_TEST
+
+START_TEST(weights_stay_as_small_as_they_were_stored)
+{
+    /* Bits a value may take: the K types' scales become f32, 5 and 6 bits become 8. */
+    static const double bits[N_TYPES] = {32, 16, 16, 32, 8.5, 4.5, 5, 8.5, 9, 6, 10, 10};
+    struct kern_table t[3];
+    const unsigned n_levels = all_levels(t);
+    struct matrix m = matrix_new(types[_i], 64, 512);
+
+    for (unsigned l = 1; l < n_levels; l++) {
+        struct gemm_weight *w = NULL;
+
+        ck_assert_int_eq(gemm_pack(&w, &t[l], &m.t, NULL), CORE_OK);
+        ck_assert_uint_eq(gemm_n_out(w), 64);
+        ck_assert_uint_eq(gemm_n_in(w), 512);
+        ck_assert_double_le((double)gemm_weight_bytes(w), bits[_i] / 8 * 64 * 512 + 256);
+        gemm_weight_free(w);
+    }
+    matrix_free(&m);
+}
+END_TEST
+
+START_TEST(an_empty_input_gives_zeros)
+{
+    struct kern_table t[3];
+    const unsigned n_levels = all_levels(t);
+    struct matrix m = matrix_new(TENSOR_F32, 40, 0);
+
+    for (unsigned l = 0; l < n_levels; l++) {
+        struct gemm_weight *w = NULL;
+        struct run r = run_new(6, 40, 0);
+
+        ck_assert_int_eq(gemm_pack(&w, &t[l], &m.t, NULL), CORE_OK);
+        run_cols(&r, w, 0, 40);
+        run_check(&r, &m, t[l].name);
+        gemm_weight_free(w);
+        run_free(&r);
+    }
+    matrix_free(&m);
+}
+END_TEST
+
+START_TEST(what_is_no_weight_matrix_is_refused_by_name)
+{
+    const struct tensor bad[] = {
+        {.name = "layer.bias", .type = TENSOR_F32, .n_dims = 1, .dim = {4}},
+        {.name = "layer.bias", .type = TENSOR_F32, .n_dims = 3, .dim = {1, 2, 2}},
+        {.name = "layer.bias", .type = TENSOR_I32, .n_dims = 2, .dim = {2, 2}},
+        {.name = "layer.bias", .type = TENSOR_F32, .n_dims = 2, .dim = {(size_t)1 << 40, 1}},
+    };
+    struct kern_table t;
+
+    kern_table_init(&t, kern_cpu_levels());
+    for (size_t i = 0; i < 4; i++) {
+        struct gemm_weight *w = NULL;
+        struct core_err err = {0};
+
+        ck_assert_int_eq(gemm_pack(&w, &t, &bad[i], &err), CORE_E_ADAPTER_MISMATCH);
+        ck_assert_ptr_null(w);
+        ck_assert_str_eq(err.param, "layer.bias");
+        ck_assert_ptr_nonnull(strstr(err.msg, "layer.bias"));
+    }
+}
+END_TEST
+
+START_TEST(packing_survives_every_allocation_failure)
+{
+    struct kern_table t[3];
+    const unsigned n_levels = all_levels(t);
+    struct matrix m = matrix_new(TENSOR_Q4_1, 64, 64);
+
+    for (unsigned l = 0; l < n_levels; l++) {
+        for (long k = 0;; k++) {
+            struct gemm_weight *w = NULL;
+            struct core_err err = {0};
+            int rc;
+
+            core__alloc_fail_at = k;
+            rc = gemm_pack(&w, &t[l], &m.t, &err);
+            core__alloc_fail_at = -1;
+            if (rc == CORE_OK) {
+                ck_assert_int_eq(k, 2);
+                gemm_weight_free(w);
+                break;
+            }
+            ck_assert_int_eq(rc, CORE_E_NOMEM);
+            ck_assert_int_eq(err.code, CORE_E_NOMEM);
+            ck_assert_ptr_null(w);
+        }
+    }
+    matrix_free(&m);
+}
+END_TEST
+
+Suite *gemm_suite(void);
+
+Suite *gemm_suite(void)
+{
+    Suite *s = suite_create("gemm");
+    TCase *tc = tcase_create("gemm");
+
+    tcase_set_timeout(tc, 120);
+    tcase_add_loop_test(tc, the_product_is_right_for_every_type_level_and_size, 0, N_TYPES);
+    tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch_and_column_range, 0, N_TYPES);
+    tcase_add_loop_test(tc, rows_come_back_exactly_as_they_were_stored, 0, N_TYPES);
+    tcase_add_loop_test(tc, weights_stay_as_small_as_they_were_stored, 0, N_TYPES);
+    tcase_add_test(tc, an_empty_input_gives_zeros);
+    tcase_add_test(tc, what_is_no_weight_matrix_is_refused_by_name);
+    tcase_add_test(tc, packing_survives_every_allocation_failure);
+    suite_add_tcase(s, tc);
+    return s;
+}

@@ -1,0 +1,195 @@
+/* JSON of POST /v1/infer to items; the refusals over HTTP are in tests/integration. */
+#include <check.h>
+#include <string.h>
+
+#include "core/base/alloc.h"
+#include "server/api/infer.h"
+#include "server/arena.h"
+
+Suite *infer_parse_suite(void);
+
+static int parse(struct infer *in, const char *text, struct arena *a, struct core_err *err)
+{
+    return infer_parse(in, text, strlen(text), 100, a, err);
+}
+
+START_TEST(every_form_of_input_is_read)
+{
+    struct infer in = {0};
+    struct arena a = {0};
+    const struct task_input *x;
+
+    ck_assert_int_eq(
+        parse(&in,
+              "{\"task\": \"t\", \"inputs\": [\"ab\", {\"text\": \"a\\u0000b\"},"
+              "{\"text\": \"a\", \"text_pair\": \"b\"}, {\"question\": \"q\", \"context\": \"c\"},"
+              "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]},"
+              "{\"text\": \"a\", \"choices\": [\"x\", \"y\"]},"
+              "{\"tokens\": [1, 2], \"token_types\": [0, 1]}, {\"tokens\": [3]}]}",
+              &a, NULL),
+        0);
+    ck_assert_uint_eq(in.n_items, 1);
+    ck_assert_uint_eq(in.item[0].n_inputs, 8);
+    ck_assert(in.item[0].is_inputs);
+    x = in.item[0].input;
+    ck_assert_int_eq(x[0].form, TASK_TEXT);
+    ck_assert_str_eq(x[0].text, "ab");
+    ck_assert_uint_eq(x[1].n_text, 3);
+    ck_assert_int_eq(x[2].form, TASK_PAIR);
+    ck_assert_str_eq(x[2].text_pair, "b");
+    ck_assert_int_eq(x[3].form, TASK_QUESTION);
+    ck_assert_str_eq(x[3].text, "q");
+    ck_assert_str_eq(x[3].text_pair, "c");
+    ck_assert_int_eq(x[4].form, TASK_MESSAGES);
+    ck_assert_str_eq(x[4].message[0].content, "hi");
+    ck_assert_int_eq(x[5].form, TASK_CHOICES);
+    ck_assert_uint_eq(x[5].n_choices, 2);
+    ck_assert_str_eq(x[5].choice[1], "y");
+    ck_assert_int_eq(x[6].form, TASK_TOKENS);
+    ck_assert_int_eq(x[6].token_types[1], 1);
+    ck_assert_ptr_null(x[7].token_types);
+    arena_release(&a);
+}
+END_TEST
+
+START_TEST(tasks_may_name_a_version)
+{
+    struct infer in = {0};
+    struct arena a = {0};
+
+    ck_assert_int_eq(parse(&in, "{\"tasks\": [\"a\", \"b@0123abcd\"], \"input\": \"x\"}", &a, NULL),
+                     0);
+    ck_assert(in.item[0].is_tasks);
+    ck_assert_ptr_null(in.item[0].spec[0].version);
+    ck_assert_str_eq(in.item[0].spec[1].task, "b");
+    ck_assert_str_eq(in.item[0].spec[1].version, "0123abcd");
+    arena_release(&a);
+}
+END_TEST
+
+START_TEST(parameters_are_read_and_marked_as_given)
+{
+    struct infer in = {0};
+    struct arena a = {0};
+    struct infer_params p;
+
+    ck_assert_int_eq(parse(&in,
+                           "{\"task\": \"t\", \"input\": \"x\", \"parameters\": {\"top_p\": 0.5,"
+                           "\"stop\": [\"a\", \"bc\"], \"max_tokens\": 7, \"logits\": true,"
+                           "\"priority\": -3, \"seed\": 9007199254740993, \"n\": null}}",
+                           &a, NULL),
+                     0);
+    p = in.item[0].params;
+    ck_assert_double_eq(p.top_p, 0.5);
+    ck_assert_uint_eq(p.n_stop, 2);
+    ck_assert_str_eq(p.stop[1], "bc");
+    ck_assert_uint_eq(p.max_tokens, 7);
+    ck_assert(p.logits);
+    ck_assert_int_eq(p.priority, -3);
+    ck_assert_uint_eq(p.seed, 9007199254740993u);
+    ck_assert_uint_eq(p.n, 1);
+    ck_assert(infer_params_has(&p, "top_p"));
+    ck_assert(!infer_params_has(&p, "n"));
+    ck_assert(!infer_params_has(&p, "temperature"));
+    arena_release(&a);
+}
+END_TEST
+
+START_TEST(what_a_request_gives_wins_over_the_tasks_defaults)
+{
+    static const char *const stop[] = {"s"};
+    struct infer_params p, over;
+
+    infer_params_init(&p);
+    infer_params_init(&over);
+    p.max_tokens = 5;
+    p.top_k = 3;
+    over.top_k = 9;
+    over.stop = stop;
+    over.n_stop = 1;
+    over.given = 0;
+    infer_params_merge(&p, &over);
+    ck_assert_uint_eq(p.top_k, 3);
+    ck_assert_uint_eq(p.n_stop, 0);
+    over.given = ~0u;
+    over.max_tokens = 6;
+    infer_params_merge(&p, &over);
+    ck_assert_uint_eq(p.top_k, 9);
+    ck_assert_uint_eq(p.max_tokens, 6);
+    ck_assert_uint_eq(p.n_stop, 1);
+}
+END_TEST
+
+START_TEST(an_element_of_requests_fails_alone)
+{
+    struct infer in = {0};
+    struct arena a = {0};
+
+    ck_assert_int_eq(parse(&in,
+                           "{\"requests\": [{\"task\": \"t\", \"input\": \"x\"}, {\"task\": \"t\"},"
+                           "{\"task\": \"t\", \"input\": \"x\", \"parameters\": {\"top_p\": 7}}]}",
+                           &a, NULL),
+                     0);
+    ck_assert(in.is_requests);
+    ck_assert_int_eq(in.item[0].err.code, 0);
+    ck_assert_int_eq(in.item[1].err.code, CORE_E_MISSING_FIELD);
+    ck_assert_str_eq(in.item[1].err.param, "requests[1].input");
+    ck_assert_str_eq(in.item[2].err.param, "requests[2].parameters.top_p");
+    arena_release(&a);
+}
+END_TEST
+
+START_TEST(the_number_of_jobs_is_limited)
+{
+    struct infer in = {0};
+    struct arena a = {0};
+    struct core_err err = {0};
+
+    static const char body[] = "{\"tasks\": [\"a\", \"b\"], \"inputs\": [\"x\", \"y\"]}";
+
+    ck_assert_int_eq(infer_parse(&in, body, sizeof(body) - 1, 3, &a, &err), CORE_E_BAD_FIELD);
+    ck_assert_str_eq(err.param, "inputs");
+    arena_release(&a);
+}
+END_TEST
+
+START_TEST(parsing_survives_every_allocation_failure)
+{
+    for (long k = 0;; k++) {
+        struct infer in = {0};
+        struct arena a = {0};
+        struct core_err err = {0};
+        int rc;
+
+        ck_assert_int_lt(k, 50);
+        core__alloc_fail_at = k;
+        rc = parse(&in,
+                   "{\"requests\": [{\"task\": \"t\", \"inputs\": [\"x\", {\"tokens\": [1]}],"
+                   "\"parameters\": {\"stop\": \"abc\"}}]}",
+                   &a, &err);
+        core__alloc_fail_at = -1;
+        arena_release(&a);
+        if (rc == 0) {
+            ck_assert_int_gt(k, 0);
+            return;
+        }
+        ck_assert_int_eq(rc, CORE_E_NOMEM);
+    }
+}
+END_TEST
+
+Suite *infer_parse_suite(void)
+{
+    Suite *s = suite_create("infer_parse");
+    TCase *t = tcase_create("parse");
+
+    tcase_add_test(t, every_form_of_input_is_read);
+    tcase_add_test(t, tasks_may_name_a_version);
+    tcase_add_test(t, parameters_are_read_and_marked_as_given);
+    tcase_add_test(t, what_a_request_gives_wins_over_the_tasks_defaults);
+    tcase_add_test(t, an_element_of_requests_fails_alone);
+    tcase_add_test(t, the_number_of_jobs_is_limited);
+    tcase_add_test(t, parsing_survives_every_allocation_failure);
+    suite_add_tcase(s, t);
+    return s;
+}
