@@ -48,8 +48,8 @@ class Report:
         if not values:
             print(f"  {who:<7}{what:<49}   peer not installed", flush=True)
             return
-        digits = 2 if unit in ("ms", "ratio") else 1
-        low, middle, high = (f"{f(values):.{digits}f}" for f in (min, statistics.median, max))
+        form = {"ms": ".2f", "ratio": ".3f", "absolute": ".1e"}.get(unit, ".1f")
+        low, middle, high = (format(f(values), form) for f in (min, statistics.median, max))
         print(f"  {who:<7}{what:<49}{middle:>12}   {low} .. {high}", flush=True)
         self.rows.append([section, who, what, unit, middle, low, high, len(values)])
 
@@ -168,7 +168,7 @@ def encoder(a, work, report):
             report.row("encoder", "PEFT", what, "texts/s", rates.get(how))
         if peft:
             difference = compare_logits(peftd, peft, batch, tasks)
-            report.row("encoder", "both", "largest difference of a logit (absolute)", "ratio", [difference])
+            report.row("encoder", "both", "largest difference of a logit", "absolute", [difference])
     best = max((rates[h] for h in PEFT_WAYS if h in rates), key=statistics.median, default=None)
     report.floor(1, "encoder, 16 LoRA tasks: peftd / PEFT at its best", ratio(rates["16 tasks"], best), 3)
     report.floor(3, "encoder, 16 tasks / one task", ratio(rates["16 tasks"], rates["one task"]), 0.9)

@@ -76,8 +76,10 @@ static double run(struct engine *e, struct delta *const *delta, size_t n_deltas,
     for (size_t i = 0; i < n_streams; i++) {
         for (size_t k = 0; k < n_prompt; k++)
             ids[k] = (int32_t)(1000 + (k * 37 + i * 101) % 20000);
-        const struct engine_input in = {.delta = delta[i % n_deltas], .tokens = ids,
-                                        .n_tokens = n_prompt, .max_tokens = n_out,
+        const struct engine_input in = {.delta = delta[i % n_deltas],
+                                        .tokens = ids,
+                                        .n_tokens = n_prompt,
+                                        .max_tokens = n_out,
                                         .ignore_eos = true};
         if (engine_job_new(&job[i], e, &in, &cb, NULL, &err) < 0)
             die("job", &err);

@@ -157,8 +157,10 @@ size_t jw__format_float(float v, char *out)
         v = -v;
     }
     if (v == 0) {
-        memcpy(out + n, "0.0", 3);
-        return n + 3;
+        out[n++] = '0';
+        out[n++] = '.';
+        out[n++] = '0';
+        return n;
     }
     m = nine_digits((double)v, &e);
     for (int i = 8; i >= 0; i--, m /= 10)

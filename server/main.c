@@ -1,10 +1,12 @@
 /* server/main.c - the command line: which subcommand, with which settings.
  *
  * Read on in cmd/serve.c (the server), server/config.h (the settings). */
+#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/alloc.h"
 #include "core/base/buf.h"
 #include "core/base/err.h"
 #include "core/base/log.h"
@@ -55,6 +57,7 @@ int main(int argc, char **argv)
     int n_rest, status = 2;
 
     signal(SIGPIPE, SIG_IGN);
+    json_set_alloc_funcs(core_malloc, core_free);
     if (argc < 2) {
         print_help();
         return 2;

@@ -11,7 +11,7 @@ const char *core_code_text(int code)
     switch ((enum core_code)code) {
     case CORE_OK:
         return "ok";
-#define X(name, text)  \
+#define X(name, text)   \
     case CORE_E_##name: \
         return text;
         CORE_CODE_MAP(X)
@@ -37,9 +37,8 @@ static void clean(char *s)
     }
 }
 
-__attribute__((format(printf, 4, 0))) static int set_v(struct core_err *err, int code,
-                                                        const char *param, const char *fmt,
-                                                        va_list ap)
+__attribute__((format(printf, 4, 0))) static int
+set_v(struct core_err *err, int code, const char *param, const char *fmt, va_list ap)
 {
     if (!err || err->code != CORE_OK)
         return code;

@@ -39,24 +39,24 @@
 struct core_err;
 
 /*      name          text           computed now */
-#define DELTA_OP_MAP(X)                 \
-    X(LOWRANK, "LOWRANK", 1)            \
-    X(BIAS, "BIAS", 1)                  \
-    X(SCALE, "SCALE", 1)                \
-    X(SPARSE, "SPARSE", 1)              \
-    X(NORM, "NORM", 1)                  \
-    X(KV_PREFIX, "KV_PREFIX", 1)        \
-    X(EMBED_PREFIX, "EMBED_PREFIX", 0)  \
-    X(ROWSET, "ROWSET", 0)              \
-    X(DENSE, "DENSE", 0)                \
-    X(GATE, "GATE", 0)                  \
+#define DELTA_OP_MAP(X)                \
+    X(LOWRANK, "LOWRANK", 1)           \
+    X(BIAS, "BIAS", 1)                 \
+    X(SCALE, "SCALE", 1)               \
+    X(SPARSE, "SPARSE", 1)             \
+    X(NORM, "NORM", 1)                 \
+    X(KV_PREFIX, "KV_PREFIX", 1)       \
+    X(EMBED_PREFIX, "EMBED_PREFIX", 0) \
+    X(ROWSET, "ROWSET", 0)             \
+    X(DENSE, "DENSE", 0)               \
+    X(GATE, "GATE", 0)                 \
     X(HEAD, "HEAD", 1)
 
 enum delta_op_kind {
 #define X(name, text, now) DELTA_##name,
     DELTA_OP_MAP(X)
 #undef X
-    DELTA_N_OP_KINDS
+        DELTA_N_OP_KINDS
 };
 const char *delta_op_text(enum delta_op_kind kind);
 
@@ -84,7 +84,7 @@ struct delta_join {
     bool is_parallel;
     bool original_ln_before, original_ln_after;
     enum delta_residual residual_before_ln;
-    bool adapter_residual_before_ln;      /* res is added before ln_after */
+    bool adapter_residual_before_ln;               /* res is added before ln_after */
     const float *ln_before_gamma, *ln_before_beta; /* [d] or NULL */
     const float *ln_after_gamma, *ln_after_beta;   /* [d] or NULL */
     float ln_eps; /* of these two LayerNorms: torch's 1e-5, whatever the base's is */
@@ -93,13 +93,13 @@ struct delta_join {
 struct delta_op {
     enum delta_op_kind kind;
     site_id site;
-    int16_t gate; /* index of the GATE that multiplies it, or -1 (seat) */
+    int16_t gate;   /* index of the GATE that multiplies it, or -1 (seat) */
     size_t n_bytes; /* of the data that it points to */
     union {
         struct {
-            struct delta_mat down; /* [rank, n_in]; at an embedding [n_in, rank] */
-            struct delta_mat up;   /* [rank, n_out]: transposed at compile, so that
-                                    * each rank adds one contiguous row */
+            struct delta_mat down;  /* [rank, n_in]; at an embedding [n_in, rank] */
+            struct delta_mat up;    /* [rank, n_out]: transposed at compile, so that
+                                     * each rank adds one contiguous row */
             const float *down_bias; /* [rank] or NULL */
             const float *up_bias;   /* [n_out] or NULL; scaled like up */
             const float *scale_vec; /* [n_out] or NULL: multiplies after `scale` */
@@ -134,27 +134,32 @@ struct delta_op {
 /* ---- heads ---------------------------------------------------------------- */
 
 enum delta_kind { /* what a task answers with */
-    DELTA_CLASSIFICATION,
-    DELTA_MULTI_LABEL,
-    DELTA_REGRESSION,
-    DELTA_TAGGING,
-    DELTA_SPAN,            /* seat */
-    DELTA_MULTIPLE_CHOICE, /* seat */
-    DELTA_EMBEDDING,
-    DELTA_GENERATION,
-    DELTA_N_KINDS
+                  DELTA_CLASSIFICATION,
+                  DELTA_MULTI_LABEL,
+                  DELTA_REGRESSION,
+                  DELTA_TAGGING,
+                  DELTA_SPAN,            /* seat */
+                  DELTA_MULTIPLE_CHOICE, /* seat */
+                  DELTA_EMBEDDING,
+                  DELTA_GENERATION,
+                  DELTA_N_KINDS
 };
 const char *delta_kind_text(enum delta_kind kind); /* as in the API: "multi_label" */
 
 /* Which hidden rows enter the head. POOLER is CLS through the base's pooler site
  * and tanh (BERT). */
-enum delta_pool { DELTA_POOL_CLS, DELTA_POOL_MEAN, DELTA_POOL_LAST, DELTA_POOL_POOLER,
-                  DELTA_POOL_TOKENS /* every row: tagging */ };
+enum delta_pool {
+    DELTA_POOL_CLS,
+    DELTA_POOL_MEAN,
+    DELTA_POOL_LAST,
+    DELTA_POOL_POOLER,
+    DELTA_POOL_TOKENS /* every row: tagging */
+};
 
 /* One step of a head: x -> act(W x + b), then [gamma]: layer norm. */
 struct delta_head_step {
-    struct delta_mat w;      /* [n_out, n_in]; data NULL: no dense */
-    const float *bias;       /* [n_out] or NULL */
+    struct delta_mat w; /* [n_out, n_in]; data NULL: no dense */
+    const float *bias;  /* [n_out] or NULL */
     enum kern_act act;
     const float *gamma, *beta; /* [n_out] or NULL: LayerNorm after act */
     float eps;
@@ -164,7 +169,7 @@ enum { DELTA_HEAD_STEPS_MAX = 4 };
 struct delta_head {
     enum delta_kind kind;
     enum delta_pool pool;
-    bool is_normalized;  /* embedding: L2 */
+    bool is_normalized; /* embedding: L2 */
     unsigned n_steps;
     struct delta_head_step step[DELTA_HEAD_STEPS_MAX];
     /* GENERATION: true = logits by the base's LM head (a site) after the final
@@ -183,21 +188,21 @@ struct delta_task {
 /* ---- a compiled task ------------------------------------------------------- */
 
 struct delta {
-    char method[24]; /* "lora", "houlsby", "pfeiffer", "prefix", "bitfit", ... */
+    char method[24];     /* "lora", "houlsby", "pfeiffer", "prefix", "bitfit", ... */
     struct delta_op *op; /* sorted by site, then in order of application */
     uint32_t n_ops;
     const uint32_t *site_first; /* [n_sites + 1]: ops of site s are
                                  * op[site_first[s] .. site_first[s + 1]) */
     uint32_t n_sites;
-    uint32_t position_shift; /* real token j stands at position shift + j (PEFT's
-                              * prefix: T; AdapterHub's: 0) */
+    uint32_t position_shift;  /* real token j stands at position shift + j (PEFT's
+                               * prefix: T; AdapterHub's: 0) */
     bool ignores_token_types; /* every token's type counts as 0 (PEFT's prompt learning
                                * outside sequence and token classification) */
-    uint32_t n_prefix_max;   /* longest KV_PREFIX of any layer */
-    unsigned first_layer;    /* first layer it touches; n_layers if only the head */
+    uint32_t n_prefix_max;    /* longest KV_PREFIX of any layer */
+    unsigned first_layer;     /* first layer it touches; n_layers if only the head */
     struct delta_head head;
     struct delta_task task;
-    size_t n_bytes;          /* resident bytes, all in one arena */
+    size_t n_bytes; /* resident bytes, all in one arena */
 };
 
 /* Compiles the files of one adapter, as a library saved them, against the model.

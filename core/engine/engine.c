@@ -128,8 +128,7 @@ static int alloc_thread_data(struct engine *e, size_t n_blocks, struct core_err 
     e->thread_data.slot = core_calloc(n, sizeof(*e->thread_data.slot));
     e->thread_data.free_block = core_calloc(n_blocks, sizeof(uint32_t));
     e->sampler = core_calloc(pool_size(e->pool), sizeof(*e->sampler));
-    if (!e->thread_data.active || !e->thread_data.slot || !e->thread_data.free_block ||
-        !e->sampler)
+    if (!e->thread_data.active || !e->thread_data.slot || !e->thread_data.free_block || !e->sampler)
         return core_err_nomem(err, "engine");
     for (size_t i = 0; i < n_blocks; i++)
         e->thread_data.free_block[i] = (uint32_t)(n_blocks - 1 - i);
@@ -155,8 +154,7 @@ static int start(struct engine *e, struct core_err *err)
     e->opt.n_threads = pool_size(e->pool);
     if (model_config(e->m)->is_decoder && n_blocks == 0)
         return core_err_set_param(err, CORE_E_BAD_FIELD, "kv_bytes",
-                                  "kv_bytes: one block needs %zu bytes",
-                                  fwd_kv_block_bytes(e->m));
+                                  "kv_bytes: one block needs %zu bytes", fwd_kv_block_bytes(e->m));
     fo = (struct fwd_options){.max_rows = e->opt.max_batch_tokens,
                               .max_seqs = e->opt.max_batch_jobs,
                               .context_max = e->context_max,

@@ -43,12 +43,12 @@ void engine_free(struct engine **e);
 
 /* Sampling of a generation. Zero means greedy and "off" for each. */
 struct engine_sampling {
-    float temperature; /* 0 = greedy */
-    float top_p;       /* 0 or 1 = off */
-    float min_p;       /* 0 = off */
-    unsigned top_k;    /* 0 = off */
+    float temperature;        /* 0 = greedy */
+    float top_p;              /* 0 or 1 = off */
+    float min_p;              /* 0 = off */
+    unsigned top_k;           /* 0 = off */
     float repetition_penalty; /* 0 or 1 = off; over prompt and output, as transformers */
-    uint64_t seed;     /* of this row's own generator */
+    uint64_t seed;            /* of this row's own generator */
 };
 
 enum engine_finish { ENGINE_STOP, ENGINE_LENGTH, ENGINE_CANCELLED };
@@ -56,8 +56,8 @@ enum engine_finish { ENGINE_STOP, ENGINE_LENGTH, ENGINE_CANCELLED };
 /* One produced token. */
 struct engine_token {
     int32_t id;
-    float logprob;             /* log softmax of the raw logits; only if n_logprobs > 0 */
-    unsigned n_top;            /* n_logprobs most likely, descending */
+    float logprob;  /* log softmax of the raw logits; only if n_logprobs > 0 */
+    unsigned n_top; /* n_logprobs most likely, descending */
     const int32_t *top_id;
     const float *top_logprob;
 };
@@ -81,12 +81,12 @@ struct engine_input {
     const int32_t *token_types; /* [n_tokens], or NULL = 0; copied */
     size_t n_tokens;
     /* generation only */
-    unsigned max_tokens;        /* at most; >= 1 */
+    unsigned max_tokens; /* at most; >= 1 */
     struct engine_sampling sampling;
     bool ignore_eos;
-    bool wants_logits;          /* keep the logits after the prompt */
-    unsigned n_logprobs;        /* 0 = none, at most 20 */
-    int priority;               /* higher first; 0 */
+    bool wants_logits;   /* keep the logits after the prompt */
+    unsigned n_logprobs; /* 0 = none, at most 20 */
+    int priority;        /* higher first; 0 */
 };
 
 /* Makes a job, with all memory it will need. *out is the caller's:

@@ -28,9 +28,9 @@ struct engine_job {
     int32_t *types; /* [n_tokens] */
     uint32_t *kv_block;
     uint32_t n_blocks, n_blocks_held;
-    float *out;     /* results, see engine_job_output() */
+    float *out; /* results, see engine_job_output() */
     size_t out_rows, out_cols;
-    float *mean;    /* [d_model] for mean pooling, else NULL */
+    float *mean; /* [d_model] for mean pooling, else NULL */
 
     uint32_t n_done;      /* tokens that the model has seen */
     uint32_t n_generated; /* tokens produced */
@@ -40,7 +40,7 @@ struct engine_job {
     /* the token that a worker sampled in this step */
     int32_t next_id;
     float logprob;
-    int32_t *top_id;      /* [n_logprobs] */
+    int32_t *top_id; /* [n_logprobs] */
     float *top_logprob;
 
     bool is_ended;
@@ -57,10 +57,10 @@ struct engine_list {
 
 /* Scratch of one worker for sampling. */
 struct engine_sampler {
-    float *prob;      /* [n_vocab] */
-    float *raw;       /* [n_vocab]: logits before the repetition penalty */
-    int32_t *id;      /* [n_vocab] */
-    uint32_t *seen;   /* [n_vocab]: stamp of the last row that marked the token */
+    float *prob;    /* [n_vocab] */
+    float *raw;     /* [n_vocab]: logits before the repetition penalty */
+    int32_t *id;    /* [n_vocab] */
+    uint32_t *seen; /* [n_vocab]: stamp of the last row that marked the token */
     uint32_t stamp;
     size_t n_vocab;
 };
@@ -81,13 +81,13 @@ struct engine {
     pthread_t thread;
     bool has_thread;
 
-    struct {                       /* the engine thread's own */
+    struct {                        /* the engine thread's own */
         struct engine_list waiting; /* by priority, then arrival */
         struct engine_job **active; /* [max_batch_jobs] */
         size_t n_active;
-        struct engine_slot *slot;   /* [max_batch_jobs], the coming step */
+        struct engine_slot *slot; /* [max_batch_jobs], the coming step */
         size_t n_slots;
-        uint32_t *free_block;       /* stack */
+        uint32_t *free_block; /* stack */
         size_t n_free_blocks, n_blocks;
     } thread_data;
 

@@ -13,8 +13,9 @@ static int check_tokens(const struct model_config *c, const struct engine_input 
             return core_err_set_param(err, CORE_E_BAD_FIELD, "input.tokens",
                                       "input.tokens[%zu]: %d is not an id of this vocabulary (%u)",
                                       i, in->tokens[i], c->n_vocab);
-        if (in->token_types && (in->token_types[i] < 0 || (c->n_token_types &&
-                                (unsigned)in->token_types[i] >= c->n_token_types)))
+        if (in->token_types &&
+            (in->token_types[i] < 0 ||
+             (c->n_token_types && (unsigned)in->token_types[i] >= c->n_token_types)))
             return core_err_set_param(err, CORE_E_BAD_FIELD, "input.token_types",
                                       "input.token_types[%zu]: %d is out of range (%u)", i,
                                       in->token_types[i], c->n_token_types);

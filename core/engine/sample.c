@@ -64,8 +64,8 @@ static void penalise(struct engine_sampler *s, const struct engine_job *job, flo
 }
 
 /* The n_logprobs best of raw logits, descending, and the normaliser. */
-static float log_probs(struct engine_sampler *s, const struct kern_table *k,
-                       struct engine_job *job, const float *logits)
+static float log_probs(struct engine_sampler *s, const struct kern_table *k, struct engine_job *job,
+                       const float *logits)
 {
     const unsigned n = job->in.n_logprobs;
     const float max = k->max(s->n_vocab, logits);
@@ -127,7 +127,8 @@ static void pop(struct engine_sampler *s, size_t n)
 }
 
 /* Draws from the unnormalised prob[from..n) whose sum is `sum`. */
-static int32_t pick(const struct engine_sampler *s, size_t from, size_t n, double sum, uint64_t *rng)
+static int32_t pick(const struct engine_sampler *s, size_t from, size_t n, double sum,
+                    uint64_t *rng)
 {
     double at = draw(rng) * sum;
 

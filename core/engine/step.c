@@ -24,8 +24,8 @@ void engine__end(struct engine *e, struct engine_job *job, enum engine_finish fi
     if (!job->times.started)
         e->synced_data.n_waiting--;
     e->synced_data.stats.n_completion_tokens += job->n_generated;
-    e->synced_data.stats.n_prompt_tokens += job->n_done < job->in.n_tokens ? job->n_done
-                                                                          : job->in.n_tokens;
+    e->synced_data.stats.n_prompt_tokens +=
+        job->n_done < job->in.n_tokens ? job->n_done : job->in.n_tokens;
     core_unlock(&e->synced_data.lock);
     job->cb.done(job->arg, job, job->err.code ? &job->err : NULL);
 }
@@ -126,8 +126,8 @@ static void sort_slots(struct engine_slot *s, size_t n)
             const struct engine_slot x = s[i];
             size_t j = i;
 
-            while (j >= gaps[g] && (uintptr_t)s[j - gaps[g]].job->in.delta >
-                                       (uintptr_t)x.job->in.delta) {
+            while (j >= gaps[g] &&
+                   (uintptr_t)s[j - gaps[g]].job->in.delta > (uintptr_t)x.job->in.delta) {
                 s[j] = s[j - gaps[g]];
                 j -= gaps[g];
             }

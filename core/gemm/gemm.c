@@ -15,9 +15,10 @@
 #include "core/gemm/gemm_internal.h"
 
 enum {
-    K_BLOCK = KB,                 /* a multiple of every quantised block */
-    X_BLOCK_FLOATS = 96 * 1024,    /* 384 KiB of x: second-level caches are 512 KiB and more */
-    ROWS_MIN = 64,                 /* fewer would widen a panel too often */
+    K_UNIT = 32,               /* blocks of k begin at multiples: whole groups */
+    K_MAX = 224,               /* 28 KiB as f32: a first-level cache is 32 KiB or more */
+    X_BLOCK_FLOATS = 96 << 10, /* 384 KiB; second-level caches are 512 KiB and more */
+    ROWS_MIN = 64              /* fewer would widen a panel too often */
 };
 
 int gemm_pack(struct gemm_weight **out, const struct kern_table *k, const struct tensor *t,
@@ -86,9 +87,18 @@ size_t gemm_panel(const struct gemm_weight *w)
 
 size_t gemm_scratch_bytes(void)
 {
-    const size_t blas = (size_t)GEMM__BLAS_COLS * GEMM__BLAS_K, packed = K_BLOCK * KERN_PANEL;
+    const size_t blas = (size_t)GEMM__BLAS_COLS * GEMM__BLAS_K, packed = K_MAX * KERN_PANEL;
 
     return (blas > packed ? blas : packed) * sizeof(float);
+}
+
+/* Blocks of nearly equal length: 576 is 3 x 192, not 2 x 224 + 128. */
+static size_t k_block(size_t n_in)
+{
+    const size_t n_blocks = (n_in + K_MAX - 1) / K_MAX;
+    const size_t even = n_blocks ? (n_in + n_blocks - 1) / n_blocks : 0;
+
+    return (even + K_UNIT - 1) / K_UNIT * K_UNIT;
 }
 
 /* Rows of `a` from row0 on times one panel, over all of k. */
@@ -106,10 +116,11 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
         .panel = is_fused ? w->panel : (struct kern_panel){.type = KERN_PANEL_F32},
         .is_first = true,
     };
+    const size_t n_block = k_block(w->n_in);
     size_t k = 0;
 
     do { /* once even for n_in = 0, which gives zeros */
-        g.n_k = w->n_in - k < K_BLOCK ? w->n_in - k : K_BLOCK;
+        g.n_k = w->n_in - k < n_block ? w->n_in - k : n_block;
         g.x = a->x + row0 * a->ldx + k;
         g.w = panel + kern_panel_bytes(&w->panel, k);
         g.n_ahead = kern_panel_bytes(&w->panel, g.n_k);

@@ -67,11 +67,11 @@ struct model_table {
 
 /* One site of a loaded model. */
 struct model_site {
-    struct gemm_weight *w;      /* linear */
-    struct model_table table;   /* embedding */
-    float *bias;                /* linear: [n_out] or NULL */
-    float *gamma, *beta;        /* norm: [d]; beta may be NULL */
-    size_t n_in, n_out;         /* 0, 0: the model has no such site */
+    struct gemm_weight *w;    /* linear */
+    struct model_table table; /* embedding */
+    float *bias;              /* linear: [n_out] or NULL */
+    float *gamma, *beta;      /* norm: [d]; beta may be NULL */
+    size_t n_in, n_out;       /* 0, 0: the model has no such site */
 };
 
 struct model {
@@ -91,8 +91,8 @@ struct model {
 /* config.c: *c from a folder's json files or from GGUF metadata; *arch is chosen. */
 int model__config_folder(struct model_config *c, const struct model_arch **arch, const char *path,
                          char **chat_template, struct core_err *err);
-int model__config_gguf(struct model_config *c, const struct model_arch **arch,
-                       const struct gguf *g, char **chat_template, struct core_err *err);
+int model__config_gguf(struct model_config *c, const struct model_arch **arch, const struct gguf *g,
+                       char **chat_template, struct core_err *err);
 /* The family called `name`, or NULL. */
 const struct model_arch *model__arch_find(const char *name);
 

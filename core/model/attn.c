@@ -83,8 +83,8 @@ static bool span_at(const struct fwd *f, unsigned layer, const struct fwd_seq *q
 
     if (prefix) {
         if (i == 0) {
-            *out = (struct span){prefix->kv_prefix.k, prefix->kv_prefix.v,
-                                 prefix->kv_prefix.n_tokens};
+            *out =
+                (struct span){prefix->kv_prefix.k, prefix->kv_prefix.v, prefix->kv_prefix.n_tokens};
             return true;
         }
         i--;
@@ -97,9 +97,9 @@ static bool span_at(const struct fwd *f, unsigned layer, const struct fwd_seq *q
     if (i * FWD_KV_BLOCK >= n_keys)
         return false;
     n_keys -= i * FWD_KV_BLOCK;
-    *out = (struct span){kv_block(f, layer, 0, q->kv_block[i]),
-                         kv_block(f, layer, 1, q->kv_block[i]),
-                         n_keys < FWD_KV_BLOCK ? n_keys : FWD_KV_BLOCK};
+    *out =
+        (struct span){kv_block(f, layer, 0, q->kv_block[i]), kv_block(f, layer, 1, q->kv_block[i]),
+                      n_keys < FWD_KV_BLOCK ? n_keys : FWD_KV_BLOCK};
     return true;
 }
 

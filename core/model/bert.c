@@ -70,8 +70,8 @@ static void embed(struct fwd *f, unsigned w)
                 continue;
             fwd_embed(f, w, q->delta, SITE_EMBED_TOKENS, (size_t)f->batch.token[r], h);
             fwd_embed(f, w, q->delta, SITE_EMBED_TYPES, (size_t)f->batch.type[r], h);
-            fwd_embed(f, w, q->delta, SITE_EMBED_POSITIONS,
-                      q->delta->position_shift + q->pos0 + i, h);
+            fwd_embed(f, w, q->delta, SITE_EMBED_POSITIONS, q->delta->position_shift + q->pos0 + i,
+                      h);
         }
     }
     fwd_norm(f, w, 0, SITE_EMBED_NORM, f->h, f->h);
@@ -79,9 +79,9 @@ static void embed(struct fwd *f, unsigned w)
 
 static void layer(struct fwd *f, unsigned w, unsigned i)
 {
-    const struct fwd_linear qkv[] = {
-        {SITE_Q, f->q, KERN_ACT_NONE}, {SITE_K, f->k_rows, KERN_ACT_NONE},
-        {SITE_V, f->v_rows, KERN_ACT_NONE}};
+    const struct fwd_linear qkv[] = {{SITE_Q, f->q, KERN_ACT_NONE},
+                                     {SITE_K, f->k_rows, KERN_ACT_NONE},
+                                     {SITE_V, f->v_rows, KERN_ACT_NONE}};
     const struct fwd_linear o = {SITE_O, f->x, KERN_ACT_NONE};
     const struct fwd_linear up = {SITE_UP, f->ff1, f->c->act};
     const struct fwd_linear down = {SITE_DOWN, f->x, KERN_ACT_NONE};

@@ -27,8 +27,7 @@ int model__json_unsigned(const json_t *json, const char *key, unsigned dflt, uns
         *out = dflt;
         return 0;
     }
-    if (!json_is_integer(v) || json_integer_value(v) < 0 ||
-        json_integer_value(v) > (json_int_t)max)
+    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > (json_int_t)max)
         return core_err_set_param(err, CORE_E_ADAPTER_INVALID, key,
                                   "config.json: %s must be an integer from 0 to %u", key, max);
     *out = (unsigned)json_integer_value(v);
@@ -144,8 +143,8 @@ static int read_pooling(struct model_config *c, const char *path, struct core_er
     rc = load_json(path, "sentence_bert_config.json", &sbert, err);
     if (rc == 0)
         rc = model__json_unsigned(sbert, "max_seq_length", c->max_input_tokens,
-                                  c->n_positions ? c->n_positions : 1u << 24,
-                                  &c->max_input_tokens, err);
+                                  c->n_positions ? c->n_positions : 1u << 24, &c->max_input_tokens,
+                                  err);
 out:
     json_decref(modules);
     json_decref(pool);
@@ -323,8 +322,8 @@ static int gguf_sizes(struct model_config *c, const struct gguf *g, const char *
     return 0;
 }
 
-int model__config_gguf(struct model_config *c, const struct model_arch **arch,
-                       const struct gguf *g, char **chat_template, struct core_err *err)
+int model__config_gguf(struct model_config *c, const struct model_arch **arch, const struct gguf *g,
+                       char **chat_template, struct core_err *err)
 {
     struct gguf_str s;
     char name[32];

@@ -72,8 +72,8 @@ static int alloc_plans(struct fwd *f, struct core_err *err)
     f->all.segment = core_calloc(n_seqs, sizeof(*f->all.segment));
     f->head_row = core_calloc(n_rows, sizeof(*f->head_row));
     f->head_item = core_calloc(n_rows, sizeof(*f->head_item));
-    f->item = core_calloc(f->c->n_kv_heads * (n_seqs + n_rows / FWD_QUERY_CHUNK + 1),
-                          sizeof(*f->item));
+    f->item =
+        core_calloc(f->c->n_kv_heads * (n_seqs + n_rows / FWD_QUERY_CHUNK + 1), sizeof(*f->item));
     if (!f->batch.token || !f->batch.type || !f->batch.seq || !f->all.segment || !f->head_row ||
         !f->head_item || !f->item)
         return core_err_nomem(err, "plans of a step");
@@ -159,8 +159,8 @@ static int grow_head(struct fwd *f, size_t width, struct core_err *err)
 static int grow_ops(struct fwd *f, uint32_t n_ops, struct core_err *err)
 {
     for (unsigned w = 0; w < f->n_workers; w++) {
-        struct fwd_lowrank *l = core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs * n_ops,
-                                            sizeof(*l));
+        struct fwd_lowrank *l =
+            core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs * n_ops, sizeof(*l));
 
         if (!l)
             return core_err_nomem(err, "plans of a step");
@@ -227,8 +227,8 @@ static int alloc_workers(struct fwd *f, struct core_err *err)
         return core_err_nomem(err, "workers");
     for (unsigned w = 0; w < f->n_workers; w++) {
         f->worker[w].gemm = core_alloc_aligned(gemm_scratch_bytes());
-        f->worker[w].first = core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs + 1,
-                                         sizeof(uint32_t));
+        f->worker[w].first =
+            core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs + 1, sizeof(uint32_t));
         if (!f->worker[w].gemm || !f->worker[w].first)
             return core_err_nomem(err, "workers");
     }
@@ -266,9 +266,9 @@ int fwd_new(struct fwd **out, const struct model *m, struct pool *pool,
 
 static void free_rows(struct fwd *f)
 {
-    float *const all[] = {f->h,   f->x,      f->q,      f->k_rows, f->v_rows, f->ctx,
-                          f->ff1, f->ff2,    f->pooled, f->pooler, f->cos,    f->sin,
-                          f->t,   f->xs[0],  f->xs[1],  f->xs[2]};
+    float *const all[] = {f->h,   f->x,     f->q,      f->k_rows, f->v_rows, f->ctx,
+                          f->ff1, f->ff2,   f->pooled, f->pooler, f->cos,    f->sin,
+                          f->t,   f->xs[0], f->xs[1],  f->xs[2]};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         core_free(all[i]);

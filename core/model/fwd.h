@@ -36,31 +36,31 @@ struct fwd;
 enum { FWD_KV_BLOCK = 32 }; /* tokens of one KV block */
 
 struct fwd_options {
-    unsigned max_rows;     /* rows of a step */
-    unsigned max_seqs;     /* sequences of a step */
-    unsigned context_max;  /* keys of one sequence, prefix not counted */
-    size_t n_kv_blocks;    /* decoder: blocks of KV memory; else 0 */
+    unsigned max_rows;    /* rows of a step */
+    unsigned max_seqs;    /* sequences of a step */
+    unsigned context_max; /* keys of one sequence, prefix not counted */
+    size_t n_kv_blocks;   /* decoder: blocks of KV memory; else 0 */
 };
 
 /* One sequence's rows in this step. */
 struct fwd_seq {
-    const struct delta *delta;  /* never NULL: the base task has a delta too */
-    uint32_t row0, n_rows;      /* its rows in the batch */
-    uint32_t pos0;              /* tokens of the sequence before row0 (in KV blocks) */
-    const uint32_t *kv_block;   /* decoder: block numbers of the whole sequence */
-    bool is_last;               /* row0 + n_rows - 1 is the last row of the prompt, or a
-                                 * decode row: pooled or LM outputs are due */
+    const struct delta *delta; /* never NULL: the base task has a delta too */
+    uint32_t row0, n_rows;     /* its rows in the batch */
+    uint32_t pos0;             /* tokens of the sequence before row0 (in KV blocks) */
+    const uint32_t *kv_block;  /* decoder: block numbers of the whole sequence */
+    bool is_last;              /* row0 + n_rows - 1 is the last row of the prompt, or a
+                                * decode row: pooled or LM outputs are due */
     /* Where the head writes. Pooled kinds: [n_labels or d_model]; tagging: the row of
      * the sequence's token 0, [n_tokens, n_labels]; generation: NULL. */
     float *out;
-    float *mean;                /* MEAN pooling over chunks: [d_model], zero at pos0 0 */
-    void *owner;                /* handed to on_logits */
+    float *mean; /* MEAN pooling over chunks: [d_model], zero at pos0 0 */
+    void *owner; /* handed to on_logits */
 };
 
 struct fwd_batch {
     uint32_t n_rows, n_seqs;
-    int32_t *token;     /* [max_rows] */
-    int32_t *type;      /* [max_rows] */
+    int32_t *token;      /* [max_rows] */
+    int32_t *type;       /* [max_rows] */
     struct fwd_seq *seq; /* [max_seqs], sorted by task (equal delta adjacent) */
     /* Called on a worker for each sequence whose LM logits are due, in any order and
      * in parallel for different sequences. logits [n_vocab] may be overwritten. */

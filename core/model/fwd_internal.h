@@ -51,10 +51,10 @@ struct fwd_attn_item {
 /* What one worker alone uses. The plan of a group of linears is the same in every
  * worker; each makes its own, which costs less than a barrier. */
 struct fwd_worker {
-    void *gemm;   /* gemm_scratch_bytes() */
-    float *score; /* [FWD_QUERY_CHUNK or group, keys] */
-    float *join;  /* [FWD_JOIN_ROWS, 3 * d_model + rank_max] */
-    float *head;  /* two of [FWD_JOIN_ROWS, head_width_max] */
+    void *gemm;                  /* gemm_scratch_bytes() */
+    float *score;                /* [FWD_QUERY_CHUNK or group, keys] */
+    float *join;                 /* [FWD_JOIN_ROWS, 3 * d_model + rank_max] */
+    float *head;                 /* two of [FWD_JOIN_ROWS, head_width_max] */
     struct fwd_lowrank *lowrank; /* of the current group, by (linear, segment) */
     size_t n_lowrank;
     uint32_t *first; /* [FWD_GROUP_MAX * max_seqs + 1]: first entry of (linear, segment) */
@@ -67,7 +67,7 @@ struct fwd {
     struct pool *pool;
     struct fwd_options opt;
     struct fwd_batch batch;
-    struct fwd_view all;   /* of the batch's rows */
+    struct fwd_view all; /* of the batch's rows */
     /* the rows that heads read, by class; a class's rows begin at head_first[class] */
     struct fwd_view head[FWD_N_HEAD_CLASSES];
     uint32_t head_first[FWD_N_HEAD_CLASSES + 1];
@@ -77,7 +77,7 @@ struct fwd {
 
     /* activations, [max_rows, width] f32 */
     float *h, *x, *q, *k_rows, *v_rows, *ctx, *ff1, *ff2;
-    float *pooled, *pooler; /* [max_rows, d_model]: head rows; the pooler's outputs */
+    float *pooled, *pooler;   /* [max_rows, d_model]: head rows; the pooler's outputs */
     float *xs[FWD_GROUP_MAX]; /* inputs scaled by SCALE_IN */
     float *logits;            /* [2 * max_seqs, n_vocab]: the base's LM head, then tasks' own */
     float *cos, *sin;         /* [max_rows, d_head / 2] */
@@ -86,7 +86,7 @@ struct fwd {
 
     struct fwd_attn_item *item; /* [n_kv_heads * (max_seqs + max_rows / chunk)] */
     size_t n_items;
-    float *kv;           /* [n_layers][2][n_kv_blocks][FWD_KV_BLOCK][n_kv * d_head] */
+    float *kv; /* [n_layers][2][n_kv_blocks][FWD_KV_BLOCK][n_kv * d_head] */
     size_t kv_floats;
 
     struct fwd_worker *worker;
@@ -133,8 +133,8 @@ void fwd_norm(struct fwd *f, unsigned w, unsigned layer, enum site_kind kind, co
 
 /* out = join(h, r): residual r, sub-layer output h; post-norm models normalise with
  * `norm` (SITE_N_KINDS: pre-norm, none). out may be r. Row-wise. */
-void fwd_join(struct fwd *f, unsigned w, unsigned layer, enum site_kind join,
-              enum site_kind norm, const float *h, const float *r, float *out);
+void fwd_join(struct fwd *f, unsigned w, unsigned layer, enum site_kind join, enum site_kind norm,
+              const float *h, const float *r, float *out);
 
 /* ---- attn.c ------------------------------------------------------------------ */
 

@@ -35,8 +35,8 @@ static void add_items(struct fwd *f, enum fwd_head_class cls, uint32_t row0, uin
     const uint32_t chunk = cls == FWD_HEAD_LM ? 1 : FWD_JOIN_ROWS;
 
     for (uint32_t i = 0; i < n; i += chunk)
-        f->head_item[f->n_head_items++] = (struct fwd_head_item){
-            .row0 = row0 + i, .n_rows = n - i < chunk ? n - i : chunk};
+        f->head_item[f->n_head_items++] =
+            (struct fwd_head_item){.row0 = row0 + i, .n_rows = n - i < chunk ? n - i : chunk};
 }
 
 static void plan_class(struct fwd *f, enum fwd_head_class cls)

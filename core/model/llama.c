@@ -94,8 +94,7 @@ static void embed(struct fwd *f, unsigned w)
         if (!fwd__cut(seg, r0, r1, &a, &b))
             continue;
         for (uint32_t r = a; r < b; r++)
-            fwd_embed(f, w, seg->delta, SITE_EMBED_TOKENS, (size_t)f->batch.token[r],
-                      f->h + r * d);
+            fwd_embed(f, w, seg->delta, SITE_EMBED_TOKENS, (size_t)f->batch.token[r], f->h + r * d);
     }
     fwd_rope_table(f, w);
 }
@@ -111,9 +110,9 @@ static void swiglu(struct fwd *f, unsigned w)
 
 static void layer(struct fwd *f, unsigned w, unsigned i)
 {
-    const struct fwd_linear qkv[] = {
-        {SITE_Q, f->q, KERN_ACT_NONE}, {SITE_K, f->k_rows, KERN_ACT_NONE},
-        {SITE_V, f->v_rows, KERN_ACT_NONE}};
+    const struct fwd_linear qkv[] = {{SITE_Q, f->q, KERN_ACT_NONE},
+                                     {SITE_K, f->k_rows, KERN_ACT_NONE},
+                                     {SITE_V, f->v_rows, KERN_ACT_NONE}};
     const struct fwd_linear o = {SITE_O, f->x, KERN_ACT_NONE};
     const struct fwd_linear gate_up[] = {{SITE_GATE, f->ff1, KERN_ACT_NONE},
                                          {SITE_UP, f->ff2, KERN_ACT_NONE}};

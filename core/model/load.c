@@ -49,7 +49,7 @@ static const struct tensor *find(const struct model *m, const struct arch_site *
 
     if (!pattern)
         return NULL;
-    /* The patterns are ours; %u stands in them exactly for layered sites. */
+        /* The patterns are ours; %u stands in them exactly for layered sites. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     snprintf(path, sizeof(path), pattern, layer);
@@ -98,8 +98,8 @@ static int unpermute(const struct model_config *c, struct tensor *t, void **copy
 
     if (n_rows % d || d % 2)
         return core_err_set_param(err, CORE_E_ADAPTER_MISMATCH, t->name,
-                                  "tensor %s: %zu rows are not whole heads of %zu", t->name,
-                                  n_rows, d);
+                                  "tensor %s: %zu rows are not whole heads of %zu", t->name, n_rows,
+                                  d);
     *copy = to = core_malloc(t->n_bytes);
     if (!to)
         return core_err_nomem(err, t->name);
@@ -200,12 +200,12 @@ static int load_site(struct model *m, const struct arch_site *s, unsigned layer,
         return 0;
     }
     if (!weight)
-        return core_err_set_param(err, CORE_E_ADAPTER_INVALID, name,
-                                  "the model has no tensor %s", name);
+        return core_err_set_param(err, CORE_E_ADAPTER_INVALID, name, "the model has no tensor %s",
+                                  name);
     bias = find(m, s, layer, ".bias", unused);
     if (!bias && s->flags & ARCH_BIAS)
-        return core_err_set_param(err, CORE_E_ADAPTER_INVALID, unused,
-                                  "the model has no tensor %s", unused);
+        return core_err_set_param(err, CORE_E_ADAPTER_INVALID, unused, "the model has no tensor %s",
+                                  unused);
     if (bias && !(s->flags & (ARCH_BIAS | ARCH_BIAS_MAY)))
         return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, bias->name,
                                   "tensor %s: this place has no bias in %s", bias->name,
@@ -239,8 +239,8 @@ static int load_rope(struct model *m, struct core_err *err)
 {
     const struct model_config *c = &m->config;
     const size_t half = c->d_head / 2;
-    const struct tensor *factors = tensor_list_find(weights_tensors(m->weights),
-                                                    "rope_freqs.weight");
+    const struct tensor *factors =
+        tensor_list_find(weights_tensors(m->weights), "rope_freqs.weight");
     float *factor = NULL;
     int rc = 0;
 
@@ -298,8 +298,7 @@ int model__load(struct model *m, struct core_err *err)
     int rc = 0;
 
     if (c->n_vocab == 0 && weights_gguf(m->weights)) {
-        const struct tensor *t = tensor_list_find(weights_tensors(m->weights),
-                                                  "token_embd.weight");
+        const struct tensor *t = tensor_list_find(weights_tensors(m->weights), "token_embd.weight");
 
         if (t && t->n_dims == 2)
             c->n_vocab = (unsigned)t->dim[0];

@@ -40,32 +40,32 @@ enum site_class {
 };
 
 /*      name         class   text (as shown in programs and messages)             */
-#define SITE_MAP(X)                             \
-    X(EMBED_TOKENS, EMBED, "embed_tokens")      \
+#define SITE_MAP(X)                              \
+    X(EMBED_TOKENS, EMBED, "embed_tokens")       \
     X(EMBED_POSITIONS, EMBED, "embed_positions") \
-    X(EMBED_TYPES, EMBED, "embed_types")        \
-    X(EMBED_NORM, NORM, "embed_norm")           \
-    X(ATTN_NORM, NORM, "attn_norm")             \
-    X(Q, LINEAR, "q_proj")                      \
-    X(K, LINEAR, "k_proj")                      \
-    X(V, LINEAR, "v_proj")                      \
-    X(ATTN, ATTN, "attn")                       \
-    X(O, LINEAR, "o_proj")                      \
-    X(ATTN_JOIN, JOIN, "attn_join")             \
-    X(CROSS_NORM, NORM, "cross_norm")           \
-    X(CROSS_Q, LINEAR, "cross_q_proj")          \
-    X(CROSS_K, LINEAR, "cross_k_proj")          \
-    X(CROSS_V, LINEAR, "cross_v_proj")          \
-    X(CROSS_ATTN, ATTN, "cross_attn")           \
-    X(CROSS_O, LINEAR, "cross_o_proj")          \
-    X(CROSS_JOIN, JOIN, "cross_join")           \
-    X(FFN_NORM, NORM, "ffn_norm")               \
-    X(GATE, LINEAR, "gate_proj")                \
-    X(UP, LINEAR, "up_proj")                    \
-    X(DOWN, LINEAR, "down_proj")                \
-    X(FFN_JOIN, JOIN, "ffn_join")               \
-    X(FINAL_NORM, NORM, "final_norm")           \
-    X(POOLER, LINEAR, "pooler")                 \
+    X(EMBED_TYPES, EMBED, "embed_types")         \
+    X(EMBED_NORM, NORM, "embed_norm")            \
+    X(ATTN_NORM, NORM, "attn_norm")              \
+    X(Q, LINEAR, "q_proj")                       \
+    X(K, LINEAR, "k_proj")                       \
+    X(V, LINEAR, "v_proj")                       \
+    X(ATTN, ATTN, "attn")                        \
+    X(O, LINEAR, "o_proj")                       \
+    X(ATTN_JOIN, JOIN, "attn_join")              \
+    X(CROSS_NORM, NORM, "cross_norm")            \
+    X(CROSS_Q, LINEAR, "cross_q_proj")           \
+    X(CROSS_K, LINEAR, "cross_k_proj")           \
+    X(CROSS_V, LINEAR, "cross_v_proj")           \
+    X(CROSS_ATTN, ATTN, "cross_attn")            \
+    X(CROSS_O, LINEAR, "cross_o_proj")           \
+    X(CROSS_JOIN, JOIN, "cross_join")            \
+    X(FFN_NORM, NORM, "ffn_norm")                \
+    X(GATE, LINEAR, "gate_proj")                 \
+    X(UP, LINEAR, "up_proj")                     \
+    X(DOWN, LINEAR, "down_proj")                 \
+    X(FFN_JOIN, JOIN, "ffn_join")                \
+    X(FINAL_NORM, NORM, "final_norm")            \
+    X(POOLER, LINEAR, "pooler")                  \
     X(LM_HEAD, LINEAR, "lm_head")
 
 /* The norm that belongs to a join in a post-norm model (BERT) is the site before
@@ -77,7 +77,7 @@ enum site_kind {
 #define X(name, cls, text) SITE_##name,
     SITE_MAP(X)
 #undef X
-    SITE_N_KINDS
+        SITE_N_KINDS
 };
 
 /* Site id: layer * SITE_N_KINDS + kind. Sites outside the layers (embedding,
@@ -105,10 +105,10 @@ enum model_pooling { MODEL_POOL_CLS, MODEL_POOL_MEAN, MODEL_POOL_LAST };
 
 /* Facts that others may read. Counts in elements. */
 struct model_config {
-    char arch[32];       /* "bert", "llama": model_type of config.json */
-    char name[96];       /* _name_or_path, general.name, or the folder's name */
-    bool is_decoder;     /* rows are causal and have KV blocks */
-    bool is_post_norm;   /* joins carry the norm */
+    char arch[32];     /* "bert", "llama": model_type of config.json */
+    char name[96];     /* _name_or_path, general.name, or the folder's name */
+    bool is_decoder;   /* rows are causal and have KV blocks */
+    bool is_post_norm; /* joins carry the norm */
     unsigned n_layers, d_model, n_heads, n_kv_heads, d_head, d_ff, n_vocab;
     unsigned n_positions; /* learned positions, or the trained context length */
     unsigned n_token_types;
@@ -117,7 +117,7 @@ struct model_config {
     /* RoPE: theta, and Llama 3's scaling when rope_factor > 0 */
     float rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     unsigned rope_original_positions;
-    bool is_tied;   /* the output head is the token embedding */
+    bool is_tied; /* the output head is the token embedding */
     bool has_pooler;
     int32_t eos[8]; /* ids that end a generation */
     unsigned n_eos;
@@ -129,7 +129,7 @@ struct model_config {
 };
 
 struct model_options {
-    unsigned levels;      /* kernel levels to use, 0 = portable; see kern_cpu_levels() */
+    unsigned levels; /* kernel levels to use, 0 = portable; see kern_cpu_levels() */
 };
 
 /* Opens a Hugging Face folder or a .gguf file: maps, checks every shape, packs.

@@ -7,9 +7,9 @@
 #include "core/model/fwd_internal.h"
 
 enum {
-    ROW_CHUNK = 32,   /* rows of one down product */
-    TILE_ROWS = 128,  /* rows and outputs of one tile of the base product: the rows' */
-    TILE_COLS = 128,  /* inputs stay in the second cache, an epilogue is long enough */
+    ROW_CHUNK = 32,  /* rows of one down product */
+    TILE_ROWS = 128, /* rows and outputs of one tile of the base product: the rows' */
+    TILE_COLS = 128, /* inputs stay in the second cache, an epilogue is long enough */
 };
 
 /* AdapterHub's own LayerNorms inside an adapter are torch's default. */
@@ -21,9 +21,9 @@ struct group {
     const struct fwd_view *v;
     unsigned layer, n;
     const struct fwd_linear *lin;
-    const float *x[FWD_GROUP_MAX];            /* input of each linear, [rows, n_in] */
+    const float *x[FWD_GROUP_MAX]; /* input of each linear, [rows, n_in] */
     const struct model_site *site[FWD_GROUP_MAX];
-    size_t n_chunks;                          /* row chunks of all down products */
+    size_t n_chunks; /* row chunks of all down products */
     bool has_scaled_input[FWD_GROUP_MAX];
 };
 
@@ -86,8 +86,8 @@ static void scale_input(struct fwd *f, unsigned w, const struct group *g, unsign
 }
 
 /* t = scale * act(x down^T + b_d) for `n` rows. */
-static void down_product(const struct fwd *f, const struct delta_op *op, size_t n,
-                         const float *x, size_t ldx, float *t)
+static void down_product(const struct fwd *f, const struct delta_op *op, size_t n, const float *x,
+                         size_t ldx, float *t)
 {
     const struct delta_mat *down = &op->lowrank.down;
     const size_t rank = down->n_rows;
@@ -186,8 +186,8 @@ static void up_products(const struct fwd *f, const struct fwd_worker *me, const 
         const struct delta_mat *up = &l->op->lowrank.up;
         const size_t rank = up->n_rows;
         const float *tt = f->t + l->t + (t->r0 - g->v->segment[s].row0) * rank;
-        const unsigned char *u = (const unsigned char *)up->data +
-                                 t->c0 * tensor_type_block_bytes(up->type);
+        const unsigned char *u =
+            (const unsigned char *)up->data + t->c0 * tensor_type_block_bytes(up->type);
 
         f->k->outer(t->r1 - t->r0, n_cols, rank, tt, rank, up->type, u, up->n_cols,
                     y + t->r0 * ldy + t->c0, ldy);

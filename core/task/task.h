@@ -20,12 +20,12 @@ struct engine_job;
 struct model;
 
 enum task_input_form {
-    TASK_TEXT,      /* text */
-    TASK_PAIR,      /* text, text_pair */
-    TASK_QUESTION,  /* text = question, text_pair = context */
-    TASK_MESSAGES,  /* message[] */
-    TASK_CHOICES,   /* text, choice[] */
-    TASK_TOKENS,    /* tokens, token_types */
+    TASK_TEXT,     /* text */
+    TASK_PAIR,     /* text, text_pair */
+    TASK_QUESTION, /* text = question, text_pair = context */
+    TASK_MESSAGES, /* message[] */
+    TASK_CHOICES,  /* text, choice[] */
+    TASK_TOKENS,   /* tokens, token_types */
 };
 
 struct task_message {
@@ -63,15 +63,15 @@ const char *task_label(const struct delta *d, size_t i, char buf[24]);
 
 /* Tagging: one tag per word piece group. text/start/end are code points. */
 struct task_tag {
-    uint32_t start, end;  /* code points in the input text */
+    uint32_t start, end; /* code points in the input text */
     unsigned label;
     float score;
-    size_t token;         /* index of the row */
+    size_t token; /* index of the row */
 };
 struct task_entity {
     uint32_t start, end;
-    char label[96];       /* without B-/I- */
-    float score;          /* mean over its tokens */
+    char label[96]; /* without B-/I- */
+    float score;    /* mean over its tokens */
 };
 /* Merges BIO (B-X, I-X, O) tags to entities; returns how many (<= n). Labels without
  * a B-/I- prefix merge by equality; "O" is outside. */
@@ -88,8 +88,8 @@ int task_text_new(struct task_text **out, const struct model *m, const char *con
 void task_text_free(struct task_text *t);
 /* *is_stopped: a stop string was completed; the text before it is final. *delta is
  * borrowed until the next call; *n may be 0. */
-int task_text_push(struct task_text *t, int32_t id, const char **delta, size_t *n,
-                   bool *is_stopped, struct core_err *err);
+int task_text_push(struct task_text *t, int32_t id, const char **delta, size_t *n, bool *is_stopped,
+                   struct core_err *err);
 /* The end: what was held back (not a completed stop string). */
 int task_text_end(struct task_text *t, const char **delta, size_t *n, struct core_err *err);
 

@@ -78,9 +78,8 @@ static int chat_text(const struct model *m, const struct task_input *in, struct 
             core_buf_str(b, "<|eot_id|>");
         }
     }
-    core_buf_str(b, family == FAMILY_CHATML
-                        ? "<|im_start|>assistant\n"
-                        : "<|start_header_id|>assistant<|end_header_id|>\n\n");
+    core_buf_str(b, family == FAMILY_CHATML ? "<|im_start|>assistant\n"
+                                            : "<|start_header_id|>assistant<|end_header_id|>\n\n");
     return b->is_short ? core_err_nomem(err, "chat text") : 0;
 }
 
@@ -114,8 +113,8 @@ static int from_tokens(const struct task_input *in, size_t n_max, bool truncate,
     return 0;
 }
 
-static int from_text(const struct model *m, const struct task_input *in, bool is_chat,
-                     size_t n_max, bool truncate, struct tok_encoding *out, struct core_err *err)
+static int from_text(const struct model *m, const struct task_input *in, bool is_chat, size_t n_max,
+                     bool truncate, struct tok_encoding *out, struct core_err *err)
 {
     const struct tok_encode_options opt = {.no_special = is_chat, .n_max = truncate ? n_max : 0};
     int rc;
@@ -162,8 +161,8 @@ static int check_form(const struct delta *d, const struct task_input *in, struct
         form = "text_pair";
     if (!form)
         return 0;
-    return core_err_set_param(err, CORE_E_WRONG_KIND, "input",
-                              "a task of kind %s takes no %s", delta_kind_text(kind), form);
+    return core_err_set_param(err, CORE_E_WRONG_KIND, "input", "a task of kind %s takes no %s",
+                              delta_kind_text(kind), form);
 }
 
 int task_encode(const struct model *m, const struct delta *d, const struct task_input *in,

@@ -65,8 +65,8 @@ size_t task_entities(const struct delta *d, const struct task_tag *tag, size_t n
             run++;
             continue;
         }
-        out[n_out] = (struct task_entity){.start = tag[i].start, .end = tag[i].end,
-                                          .score = tag[i].score};
+        out[n_out] =
+            (struct task_entity){.start = tag[i].start, .end = tag[i].end, .score = tag[i].score};
         snprintf(out[n_out].label, sizeof(out[n_out].label), "%s", cls);
         n_out++;
         run = 1;

@@ -74,8 +74,8 @@ static bool find_stop(const struct task_text *t, size_t *at)
     bool found = false;
 
     for (size_t i = 0; i < t->n_stop; i++) {
-        const char *p = t->held.p ? memmem(t->held.p, t->held.n, t->stop[i], strlen(t->stop[i]))
-                                  : NULL;
+        const char *p =
+            t->held.p ? memmem(t->held.p, t->held.n, t->stop[i], strlen(t->stop[i])) : NULL;
 
         if (p && (!found || (size_t)(p - t->held.p) < *at)) {
             *at = (size_t)(p - t->held.p);
@@ -103,8 +103,8 @@ static size_t n_undecided(const struct task_text *t)
     return longest;
 }
 
-int task_text_push(struct task_text *t, int32_t id, const char **delta, size_t *n,
-                   bool *is_stopped, struct core_err *err)
+int task_text_push(struct task_text *t, int32_t id, const char **delta, size_t *n, bool *is_stopped,
+                   struct core_err *err)
 {
     const char *more;
     size_t n_more, at = 0;

@@ -27,14 +27,15 @@ enum srv_outcome srv_adapters_delete(struct srv_request *r)
 {
     struct del *d = arena_alloc(&r->arena, 1, sizeof(*d));
     struct core_err err = {0};
-    int rc = 0;
 
-    if (!d)
-        rc = core_err_nomem(&err, "request");
-    else if (!strcmp(r->task, "base"))
-        rc = core_err_set_param(&err, CORE_E_NAME_RESERVED, "task",
-                                "base is the model itself and cannot be deleted");
-    if (rc < 0) {
+    if (!d) {
+        core_err_nomem(&err, "request");
+        srv_reply_error(r, &err);
+        return SRV_ANSWERED;
+    }
+    if (!strcmp(r->task, "base")) {
+        core_err_set_param(&err, CORE_E_NAME_RESERVED, "task",
+                           "base is the model itself and cannot be deleted");
         srv_reply_error(r, &err);
         return SRV_ANSWERED;
     }

@@ -88,9 +88,12 @@ enum srv_outcome srv_adapters_list_get(struct srv_request *r)
     char last[ADS_NAME_MAX + 1] = "";
     bool more;
 
-    if (!info)
+    if (!info) {
         core_err_nomem(&err, "request");
-    if (err.code || read_page(r, &page, &err) < 0) {
+        srv_reply_error(r, &err);
+        return SRV_ANSWERED;
+    }
+    if (read_page(r, &page, &err) < 0) {
         srv_reply_error(r, &err);
         return SRV_ANSWERED;
     }

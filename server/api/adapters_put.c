@@ -105,31 +105,39 @@ static int read_guards(struct srv_request *r, struct put *p, struct core_err *er
     return 0;
 }
 
+static int read_options(struct srv_request *r, struct put *p, struct core_err *err)
+{
+    bool activate = true;
+    int rc;
+
+    if (!ads_name_ok(r->task))
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "task",
+                                  "task: a letter or digit and up to 127 of A-Z a-z 0-9 . _ -");
+    rc = srv_query_bool(r, "dry_run", false, &p->opt.is_dry_run, err);
+    if (rc == 0)
+        rc = srv_query_bool(r, "activate", true, &activate, err);
+    p->opt.no_activate = !activate;
+    if (rc == 0)
+        rc = read_type(r, p, err);
+    if (rc == 0)
+        rc = read_guards(r, p, err);
+    return rc;
+}
+
 enum srv_outcome srv_adapters_put(struct srv_request *r)
 {
     struct put *p = arena_alloc(&r->arena, 1, sizeof(*p));
     struct core_err err = {0};
-    bool activate = true;
-    int rc = 0;
 
-    if (!p)
-        rc = core_err_nomem(&err, "request");
-    else if (!ads_name_ok(r->task))
-        rc = core_err_set_param(&err, CORE_E_BAD_FIELD, "task",
-                                "task: a letter or digit and up to 127 of A-Z a-z 0-9 . _ -");
-    if (rc == 0)
-        rc = srv_query_bool(r, "dry_run", false, &p->opt.is_dry_run, &err);
-    if (rc == 0)
-        rc = srv_query_bool(r, "activate", true, &activate, &err);
-    if (rc == 0)
-        rc = read_type(r, p, &err);
-    if (rc == 0)
-        rc = read_guards(r, p, &err);
-    if (rc < 0) {
+    if (!p) {
+        core_err_nomem(&err, "request");
         srv_reply_error(r, &err);
         return SRV_ANSWERED;
     }
-    p->opt.no_activate = !activate;
+    if (read_options(r, p, &err) < 0) {
+        srv_reply_error(r, &err);
+        return SRV_ANSWERED;
+    }
     p->work.work = put_work;
     p->work.answer = put_answer;
     r->state = p;

@@ -429,7 +429,7 @@ static int submit_item(struct srv_request *r, struct infer_item *it, struct core
 
     for (size_t i = 0; i < it->n_specs; i++)
         n += it->call[i].n_jobs;
-    list = arena_alloc(&r->arena, n, sizeof(*list));
+    list = arena_alloc(&r->arena, n, sizeof(void *));
     if (!list)
         return core_err_nomem(err, "request");
     for (size_t i = 0; i < it->n_specs; i++)

@@ -92,10 +92,11 @@ static int check_one(const struct srv_config *cfg, const struct model *m, const 
     struct delta *d = NULL;
     int rc;
 
-    if (!f)
-        rc = core_err_nomem(&err, "files");
-    else
-        rc = read_adapter(f, path, cfg->max_upload_bytes, &err);
+    if (!f) {
+        fprintf(stderr, "%s: out of memory\n", path);
+        return CORE_E_NOMEM;
+    }
+    rc = read_adapter(f, path, cfg->max_upload_bytes, &err);
     if (rc == 0)
         rc = delta_compile(&d, m, f->files.file, f->files.n, &err);
     if (rc < 0) {
@@ -106,8 +107,7 @@ static int check_one(const struct srv_config *cfg, const struct model *m, const 
         print_program(d);
     }
     delta_free(d);
-    if (f)
-        folder_free(f);
+    folder_free(f);
     return rc;
 }
 

@@ -6,6 +6,7 @@
  * A line that begins with D but goes on otherwise is not a delimiter. */
 #define _GNU_SOURCE /* memmem */
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -155,7 +156,7 @@ int upload_read_multipart(struct upload *u, const char *type, const void *body, 
                           struct core_err *err)
 {
     struct text in = {.p = body ? body : "", .n = n}, boundary;
-    char mark[BOUNDARY_MAX + 4];
+    char mark[BOUNDARY_MAX + 5];
     struct text delimiter = {.p = mark};
     size_t at, next;
     int rc;
@@ -163,8 +164,7 @@ int upload_read_multipart(struct upload *u, const char *type, const void *body, 
     if (!find_parameter((struct text){.p = type, .n = strlen(type)}, "boundary", &boundary) ||
         !boundary.n || boundary.n > BOUNDARY_MAX)
         return malformed(err, "Content-Type names no boundary of 1 to 70 bytes");
-    memcpy(mark, "\r\n--", 4);
-    memcpy(mark + 4, boundary.p, boundary.n);
+    snprintf(mark, sizeof(mark), "\r\n--%.*s", (int)boundary.n, boundary.p);
     delimiter.n = boundary.n + 4;
     if (!find_delimiter(in, delimiter, true, &at, &next))
         return malformed(err, "the boundary does not occur");

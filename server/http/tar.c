@@ -67,7 +67,7 @@ static int read_bytes(struct archive *a, const char *name, size_t size, char **o
 static int read_entry(struct upload *u, struct archive *a, struct archive_entry *e,
                       uint64_t *bytes_left, uint64_t bytes_max, struct core_err *err)
 {
-    const char *name = NULL;
+    const char *name = "";
     const la_int64_t size = archive_entry_size(e);
     char *bytes = NULL;
     int rc;

@@ -80,6 +80,11 @@ class Peftd(Server):
         with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as f:
             return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
+    def is_sanitized(self) -> bool:
+        """Its memory is then not comparable with a plain build's."""
+        with open(f"/proc/{self.process.pid}/maps", encoding="utf-8") as f:
+            return bool(re.search("lib[at]san", f.read()))
+
     def client(self):
         return Client(self.port)
 
@@ -89,6 +94,7 @@ class Client:
 
     def __init__(self, port: int, seconds: float = CALL_SECONDS):
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
+        self.headers = None
 
     def __enter__(self):
         return self
@@ -97,11 +103,11 @@ class Client:
         self.connection.close()
 
     def call(self, method: str, path: str, body=None, headers=None) -> tuple:
-        """Status and JSON (None without a body) of the answer."""
+        """Status and JSON (None without a body) of the answer; its headers stay in `headers`."""
         try:
             self.connection.request(method, path, body, headers or {})
             answer = self.connection.getresponse()
-            content = answer.read()
+            content, self.headers = answer.read(), answer.headers
             return answer.status, json.loads(content) if content else None
         except (OSError, http.client.HTTPException):
             self.connection.close()

@@ -73,8 +73,8 @@ static float *read_rows(const json_t *a, size_t *n_rows, size_t *n_cols)
     v = calloc(*n_rows * *n_cols + 1, sizeof(*v));
     for (size_t r = 0; r < *n_rows; r++)
         for (size_t c = 0; c < *n_cols; c++)
-            v[r * *n_cols + c] = (float)json_number_value(
-                json_array_get(is_matrix ? json_array_get(a, r) : a, c));
+            v[r * *n_cols + c] =
+                (float)json_number_value(json_array_get(is_matrix ? json_array_get(a, r) : a, c));
     return v;
 }
 
@@ -193,8 +193,8 @@ void golden_run(struct engine *e, struct golden_case *const *cases, size_t n,
                 struct golden_result *out)
 {
     const struct engine_callbacks cb = {.done = on_done};
-    struct waiter w = {.lock = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER,
-                       .n_left = n};
+    struct waiter w = {
+        .lock = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER, .n_left = n};
     struct engine_job **job = calloc(n, sizeof(struct engine_job *));
     struct core_err err = {0};
 

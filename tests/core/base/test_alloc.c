@@ -1,3 +1,4 @@
+/* tests/core/base/test_alloc.c - the promises of core/base/alloc.h, one sentence a test. */
 #include <check.h>
 #include <stdint.h>
 #include <string.h>

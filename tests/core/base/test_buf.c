@@ -1,3 +1,4 @@
+/* tests/core/base/test_buf.c - the promises of core/base/buf.h, one sentence a test. */
 #include <check.h>
 #include <string.h>
 

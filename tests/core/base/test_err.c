@@ -1,3 +1,4 @@
+/* tests/core/base/test_err.c - the promises of core/base/err.h, one sentence a test. */
 #include <check.h>
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* tests/core/base/test_utf8.c - the promises of core/base/utf8.h, one sentence a test. */
 #include <check.h>
 #include <string.h>
 

@@ -118,6 +118,26 @@ START_TEST(what_a_bottleneck_cannot_compute_is_refused_by_name)
 }
 END_TEST
 
+START_TEST(switches_of_the_sequence_mean_nothing_in_parallel)
+{
+    const struct delta_join *j;
+    struct adapter a = {0};
+    struct delta *d;
+
+    ck_assert(load_cell(&a, "bert-ah-par"));
+    edit_text(&a, CONFIG, "\"original_ln_before\": false", "\"original_ln_before\": true");
+    edit_text(&a, CONFIG, "\"adapter_residual_before_ln\": false",
+              "\"adapter_residual_before_ln\": true");
+    edit_text(&a, CONFIG, "\"residual_before_ln\": true", "\"residual_before_ln\": false");
+    d = compile(&a);
+    j = op_at(d, 0, SITE_FFN_JOIN, DELTA_LOWRANK)->lowrank.join;
+    ck_assert(!j->original_ln_before && !j->adapter_residual_before_ln);
+    ck_assert_int_eq(j->residual_before_ln, DELTA_RES_BEFORE);
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
 START_TEST(before_versions_gelu_was_the_tanh_form)
 {
     struct adapter a = {0};
@@ -457,6 +477,7 @@ Suite *read_adapterhub_suite(void)
     tcase_add_loop_test(t, a_bottleneck_has_the_switches_of_its_configuration, 0,
                         sizeof(switches) / sizeof(switches[0]));
     tcase_add_test(t, what_a_bottleneck_cannot_compute_is_refused_by_name);
+    tcase_add_test(t, switches_of_the_sequence_mean_nothing_in_parallel);
     tcase_add_test(t, before_versions_gelu_was_the_tanh_form);
     tcase_add_test(t, a_union_of_prefix_and_parallel_bottleneck_is_mam);
     tcase_add_test(t, a_bottleneck_that_misses_a_part_is_refused);

@@ -48,7 +48,10 @@ struct seen {
     int n_tokens, n_done;
     int stop_after; /* the token callback returns false after so many; 0 = never */
 };
-#define SEEN_INIT {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0}
+#define SEEN_INIT                                                    \
+    {                                                                \
+        PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0 \
+    }
 
 static bool on_token(void *arg, const struct engine_token *t)
 {
@@ -87,8 +90,11 @@ static const int32_t prompt[] = {5, 17, 40, 99, 120};
 
 static struct engine_input input(unsigned max_tokens)
 {
-    return (struct engine_input){.delta = base, .tokens = prompt, .n_tokens = 5,
-                                 .max_tokens = max_tokens, .ignore_eos = true};
+    return (struct engine_input){.delta = base,
+                                 .tokens = prompt,
+                                 .n_tokens = 5,
+                                 .max_tokens = max_tokens,
+                                 .ignore_eos = true};
 }
 
 static struct engine_job *new_job(const struct engine_input *in, struct seen *s)
@@ -398,9 +404,11 @@ START_TEST(logprobs_are_those_of_the_raw_logits_in_descending_order)
     float top[4], logits[VOCAB], copy[VOCAB], sum = 0.0f;
     struct engine_sampler s = {0};
     struct kern_table k;
-    struct engine_job job = {.in = {.n_tokens = 1, .n_logprobs = 4,
-                                    .sampling = {.repetition_penalty = 1.3f}},
-                             .ids = ids, .top_id = top_id, .top_logprob = top};
+    struct engine_job job = {
+        .in = {.n_tokens = 1, .n_logprobs = 4, .sampling = {.repetition_penalty = 1.3f}},
+        .ids = ids,
+        .top_id = top_id,
+        .top_logprob = top};
 
     kern_table_init(&k, kern_cpu_levels());
     ck_assert_int_eq(engine__sampler_init(&s, VOCAB, NULL), 0);

@@ -21,8 +21,8 @@ static const unsigned levels[N_LEVELS] = {0, KERN_AVX2, KERN_AVX2 | KERN_AVX512}
 
 static struct engine *open_engine(const struct golden_base *g, unsigned max_tokens)
 {
-    const struct engine_options opt = {.n_threads = 2, .max_batch_tokens = max_tokens,
-                                       .kv_bytes = 64 << 20};
+    const struct engine_options opt = {
+        .n_threads = 2, .max_batch_tokens = max_tokens, .kv_bytes = 64 << 20};
     struct core_err err = {0};
     struct engine *e = NULL;
 
@@ -109,8 +109,8 @@ START_TEST(a_row_does_not_depend_on_its_batch)
             batch[i] = g->all[next_random(&seed) % g->n_all];
         golden_run(e, batch, 1, &alone);
         golden_run(e, batch, N_MATES, together);
-        const float diff = golden_difference(together[0].out, alone.out,
-                                             alone.n_rows * alone.n_cols);
+        const float diff =
+            golden_difference(together[0].out, alone.out, alone.n_rows * alone.n_cols);
         ck_assert_msg(diff <= alone_tolerance, "%s: batch %d differs by %g of scale",
                       batch[0]->cell->name, k, (double)diff);
         golden_result_release(&alone);

@@ -72,8 +72,8 @@ START_TEST(forms_that_a_kind_has_no_use_for_are_wrong_kind)
 {
     const struct task_message msg = {"user", "hello"};
     const struct task_input messages = {.form = TASK_MESSAGES, .message = &msg, .n_messages = 1};
-    const struct task_input question = {.form = TASK_QUESTION, .text = "q", .n_text = 1,
-                                        .text_pair = "c", .n_text_pair = 1};
+    const struct task_input question = {
+        .form = TASK_QUESTION, .text = "q", .n_text = 1, .text_pair = "c", .n_text_pair = 1};
     struct delta classifier = *base;
     struct tok_encoding e = {0};
     struct core_err err = {0};
@@ -118,8 +118,8 @@ START_TEST(entities_merge_tags_by_their_marks)
     size_t n;
 
     for (unsigned i = 0; i < 9; i++)
-        tag[i] = (struct task_tag){.start = 10 * i, .end = 10 * i + 5, .label = tags[i],
-                                   .score = i == 0 ? 0.5f : 1.0f};
+        tag[i] = (struct task_tag){
+            .start = 10 * i, .end = 10 * i + 5, .label = tags[i], .score = i == 0 ? 0.5f : 1.0f};
     n = task_entities(&d, tag, 9, e);
     /* B I | O | I I (no B: still one) | B | B | I of another class | I of a third */
     ck_assert_uint_eq(n, 6);

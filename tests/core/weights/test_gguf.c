@@ -1,3 +1,4 @@
+/* tests/core/weights/test_gguf.c - the promises of core/weights/weights.h, one sentence a test. */
 #include "core/base/buf.h"
 #include "tests/core/weights/golden.h"
 

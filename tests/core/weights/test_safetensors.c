@@ -1,3 +1,4 @@
+/* tests/core/weights/test_safetensors.c - the promises of core/weights/weights.h, one sentence a test. */
 #include "tests/core/weights/golden.h"
 
 Suite *safetensors_suite(void);

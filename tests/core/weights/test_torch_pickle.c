@@ -1,3 +1,4 @@
+/* tests/core/weights/test_torch_pickle.c - the promises of core/weights/weights.h, one sentence a test. */
 #include "tests/core/weights/archive.h"
 #include "tests/core/weights/golden.h"
 

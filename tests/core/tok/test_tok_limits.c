@@ -1,0 +1,163 @@
+/* Hostile and extreme inputs: long words and runs, wrong UTF-8, limits, threads. */
+#include <pthread.h>
+#include <time.h>
+
+#include "tests/core/tok/tok_test.h"
+
+Suite *tok_limits_suite(void);
+
+static const char *const files[] = {"wordpiece", "forms", "gpt2", "llama3", "qwen2", "fallback", "clip"};
+
+START_TEST(a_megabyte_of_anything_takes_a_moment)
+{
+    static const char *const units[] = {"a", "ab", " ", "!", "你", "\u0301", "\u0f71\u0301", "a ",
+                                        "\n ", "1", "e", " \t", "ä", "\u1100\u1161"};
+    const size_t n_max = 1 << 20;
+    struct tok_encoding e = {0};
+    char *text = malloc(n_max + 1);
+
+    for (size_t f = 0; f < sizeof(files) / sizeof(files[0]); f++) {
+        const size_t len = strlen(units[_i]), n = n_max / len * len;
+        struct core_err err = {0};
+        char path[256];
+        struct tok *tok;
+        clock_t t0;
+
+        snprintf(path, sizeof(path), TOK_GOLDEN "files/%s.json", files[f]);
+        tok = open_tok(path);
+        for (size_t i = 0; i < n; i += len)
+            memcpy(text + i, units[_i], len);
+        t0 = clock();
+        if (tok_encode(tok, text, n, NULL, 0, NULL, &e, &err) != 0)
+            ck_abort_msg("%s: %s", files[f], err.msg);
+        if (clock() - t0 > 20 * CLOCKS_PER_SEC)
+            ck_abort_msg("%s: %ld s", files[f], (long)((clock() - t0) / CLOCKS_PER_SEC));
+        tok_close(&tok);
+    }
+    tok_encoding_release(&e);
+    free(text);
+}
+END_TEST
+
+START_TEST(text_that_is_not_utf8_is_a_bad_field)
+{
+    static const char *const wrong[] = {"a\xff", "\xc3", "\xed\xa0\x80", "\xc0\x80", "\xf4\x90\x80\x80",
+                                        "ok \xe4\xbd"};
+    struct tok *tok = open_tok(TOK_GOLDEN "files/gpt2.json");
+    struct tok_encoding e = {0};
+
+    encode(tok, "ab", &e);
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        struct core_err err = {0};
+        const size_t n = e.n;
+
+        ck_assert_int_eq(tok_encode(tok, wrong[i], strlen(wrong[i]), NULL, 0, NULL, &e, &err),
+                         CORE_E_BAD_FIELD);
+        ck_assert_int_eq(tok_encode(tok, "a", 1, wrong[i], strlen(wrong[i]), NULL, &e, &err),
+                         CORE_E_BAD_FIELD);
+        ck_assert_uint_eq(e.n, n); /* untouched */
+    }
+    tok_encoding_release(&e);
+    tok_close(&tok);
+}
+END_TEST
+
+START_TEST(a_limit_below_the_special_tokens_is_a_bad_field)
+{
+    struct tok *tok = open_tok(TOK_GOLDEN "files/wordpiece.json");
+    struct tok_encode_options opt = {.n_max = 1};
+    struct tok_encoding e = {0};
+    struct core_err err = {0};
+
+    ck_assert_int_eq(tok_encode(tok, "a b", 3, NULL, 0, &opt, &e, &err), CORE_E_BAD_FIELD);
+    opt.n_max = 2;
+    ck_assert_int_eq(tok_encode(tok, "a b", 3, NULL, 0, &opt, &e, NULL), 0);
+    ck_assert_uint_eq(e.n, 2);
+    ck_assert(e.is_truncated);
+    opt.n_max = 4;
+    ck_assert_int_eq(tok_encode(tok, "a b", 3, NULL, 0, &opt, &e, NULL), 0);
+    ck_assert_uint_eq(e.n, 4);
+    ck_assert(!e.is_truncated);
+    tok_encoding_release(&e);
+    tok_close(&tok);
+}
+END_TEST
+
+START_TEST(a_normaliser_that_blows_text_up_is_stopped)
+{
+    struct core_err err = {0};
+    struct tok_encoding e = {0};
+    struct tok *tok;
+    char *json = malloc(70000), *text = malloc(100000);
+    size_t n = (size_t)sprintf(json, "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":"
+                                     "\"a\"},\"content\":\"");
+
+    memset(json + n, 'b', 60000);
+    sprintf(json + n + 60000, "\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"b\":0},\"merges\":[]}}");
+    tok = must_open_text(json);
+    memset(text, 'a', 100000);
+    ck_assert_int_eq(tok_encode(tok, text, 100000, NULL, 0, NULL, &e, &err), CORE_E_INPUT_TOO_LONG);
+    tok_encoding_release(&e);
+    tok_close(&tok);
+    free(json);
+    free(text);
+}
+END_TEST
+
+struct job {
+    const struct tok *tok;
+    int n_wrong;
+};
+
+static void *encode_often(void *arg)
+{
+    static const char text[] = "Größe naïve 漢字 don't 12345 <s> e\u0301 The quick model\n\n";
+    struct job *job = arg;
+    struct tok_encoding first = {0}, e = {0};
+
+    if (tok_encode(job->tok, text, sizeof(text) - 1, text, 10, NULL, &first, NULL) != 0)
+        job->n_wrong++;
+    for (int i = 0; i < 200; i++)
+        if (tok_encode(job->tok, text, sizeof(text) - 1, text, 10, NULL, &e, NULL) != 0 ||
+            e.n != first.n || memcmp(e.ids, first.ids, e.n * sizeof(*e.ids)) != 0)
+            job->n_wrong++;
+    tok_encoding_release(&first);
+    tok_encoding_release(&e);
+    return NULL;
+}
+
+START_TEST(threads_share_a_tokenizer)
+{
+    char path[256];
+    pthread_t threads[4];
+    struct job jobs[4];
+    struct tok *tok;
+
+    snprintf(path, sizeof(path), TOK_GOLDEN "files/%s.json", files[_i]);
+    tok = open_tok(path);
+    for (int i = 0; i < 4; i++) {
+        jobs[i] = (struct job){.tok = tok};
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, encode_often, &jobs[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+        ck_assert_int_eq(jobs[i].n_wrong, 0);
+    }
+    tok_close(&tok);
+}
+END_TEST
+
+Suite *tok_limits_suite(void)
+{
+    Suite *s = suite_create("tok_limits");
+    TCase *c = tcase_create("all");
+
+    tcase_set_timeout(c, 240);
+    tcase_add_loop_test(c, a_megabyte_of_anything_takes_a_moment, 0, 14);
+    tcase_add_test(c, text_that_is_not_utf8_is_a_bad_field);
+    tcase_add_test(c, a_limit_below_the_special_tokens_is_a_bad_field);
+    tcase_add_test(c, a_normaliser_that_blows_text_up_is_stopped);
+    tcase_add_loop_test(c, threads_share_a_tokenizer, 0, (int)(sizeof(files) / sizeof(files[0])));
+    suite_add_tcase(s, c);
+    return s;
+}
