@@ -108,7 +108,7 @@ void ads__cache_unpin(struct ads_store *s, struct ads_adapter *a, struct ads__de
     if (a->n_pins == 0 && !a->is_listed) {
         a->next_dead = dead->adapter;
         dead->adapter = a;
-        ads__version_unref(s, v, dead);
+        ads__version_unref(s, v);
     }
     if (v->n_pins == 0)
         ads__wake(s);

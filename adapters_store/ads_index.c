@@ -20,7 +20,8 @@ static uint64_t hash_of(const char *key)
 
     for (; *key; key++)
         h = (h ^ (unsigned char)*key) * 0x100000001b3u;
-    return h ^ h >> 32;
+    h ^= h >> 32;
+    return h ? h : 1; /* 0: not in a table */
 }
 
 struct ads__node *ads__table_find(const struct ads__table *t, const char *key)
@@ -396,7 +397,8 @@ static void list(struct ads_store *s, struct ads_adapter *a, struct ads__version
     struct ads__version *v = a->v;
 
     a->is_listed = true;
-    if (v->n_refs++ == 0) { /* a fresh one: it enters the table */
+    v->n_refs++;
+    if (!v->node.hash) { /* a fresh one: it enters the table */
         struct ads__version **p = fresh;
 
         while (*p != v)
@@ -426,7 +428,7 @@ static void unlist(struct ads_store *s, struct ads_adapter *a, struct ads__dead 
     if (a->n_pins == 0) {
         a->next_dead = dead->adapter;
         dead->adapter = a;
-        ads__version_unref(s, v, dead);
+        ads__version_unref(s, v);
     }
 }
 
@@ -513,15 +515,35 @@ void ads__dead_free(struct ads__dead *d)
     *d = (struct ads__dead){0};
 }
 
-void ads__version_unref(struct ads_store *s, struct ads__version *v, struct ads__dead *dead)
+/* A release may be the last to know a version, and it is not inside the gate: so the
+ * version stays in the table, where a mover may find it again, until one leaves the
+ * gate. */
+void ads__version_unref(struct ads_store *s, struct ads__version *v)
 {
     assert(v->n_refs > 0);
-    if (--v->n_refs > 0)
+    if (--v->n_refs > 0 || v->is_unused)
         return;
-    assert(v->state == ADS__ABSENT && v->n_pins == 0 && v->n_listed == 0);
-    table_remove(&s->index.version, &v->node);
-    v->next_dead = dead->version;
-    dead->version = v;
+    v->is_unused = true;
+    v->next_dead = s->index.unused;
+    s->index.unused = v;
+}
+
+void ads__index_reap(struct ads_store *s, struct ads__dead *dead)
+{
+    struct ads__version *v = s->index.unused;
+
+    s->index.unused = NULL;
+    for (struct ads__version *next; v; v = next) {
+        next = v->next_dead;
+        v->next_dead = NULL;
+        v->is_unused = false;
+        if (v->n_refs > 0)
+            continue; /* found again */
+        assert(v->state == ADS__ABSENT && v->n_pins == 0 && v->n_listed == 0);
+        table_remove(&s->index.version, &v->node);
+        v->next_dead = dead->version;
+        dead->version = v;
+    }
 }
 
 /* At close: nothing is pinned and no thread is left. */
@@ -540,6 +562,8 @@ void ads__index_free(struct ads_store *s)
         remove_task(s, t, &dead);
         ads__dead_free(&dead);
     }
+    ads__index_reap(s, &dead);
+    ads__dead_free(&dead);
     core_free(x->task.bucket);
     core_free(x->version.bucket);
     core_free(x->sorted);

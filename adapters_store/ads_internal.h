@@ -25,7 +25,7 @@
 struct ads__node { /* first member of the element */
     struct ads__node *next;
     const char *key; /* inside the element */
-    uint64_t hash;
+    uint64_t hash; /* 0: in no table yet */
 };
 struct ads__table {
     struct ads__node **bucket;
@@ -119,7 +119,7 @@ struct ads__version {
     struct ads_store *store;
     struct ads__meta meta; /* immutable */
     /* synced data: the lock */
-    unsigned n_refs;   /* adapters and jobs that point here; at 0 it goes */
+    unsigned n_refs;   /* adapters and jobs that point here; at 0 it goes, with the gate */
     unsigned n_listed; /* histories that name it; at 0 its files go */
     unsigned n_holds;  /* tasks pinned by hand that point to it */
     unsigned n_pins;   /* acquired, or waiting for the load */
@@ -130,6 +130,7 @@ struct ads__version {
     struct ads__waiter *waiter, **waiter_end;
     struct ads__version *lru_prev, *lru_next;
     bool is_in_lru;
+    bool is_unused; /* in index.unused, by next_dead */
     struct ads__version *next_dead;
 };
 
@@ -201,7 +202,6 @@ int ads__cache_insert(struct ads_store *s, struct ads__version *v, struct ads__r
 struct ads__waiter *ads__cache_waiters(struct ads__version *v); /* takes the list */
 void ads__cache_drop(struct ads_store *s, struct ads__version *v, struct ads__dead *dead);
 bool ads__cache_has_room(const struct ads_store *s, const struct ads__version *v);
-void ads__version_unref(struct ads_store *s, struct ads__version *v, struct ads__dead *dead);
 /* Asserts I1 to I6; walks every version. */
 bool ads__cache_ok(const struct ads_store *s);
 
@@ -209,6 +209,7 @@ bool ads__cache_ok(const struct ads_store *s);
 
 struct ads__index {
     struct ads__table task, version;
+    struct ads__version *unused; /* synced: n_refs was 0; see ads__index_reap() */
     struct ads__task **sorted; /* by name */
     size_t sorted_max;
     uint64_t n_bytes_stored; /* of versions with n_listed > 0 */
@@ -250,6 +251,10 @@ int ads__index_resolve(const struct ads_store *s, const char *task, const char *
                        struct ads__task **t, struct ads_adapter **a, struct core_err *err);
 void ads__index_info(const struct ads__task *t, const struct ads_adapter *a,
                      struct ads_info *info);
+/* Lock. */
+void ads__version_unref(struct ads_store *s, struct ads__version *v);
+/* Gate and lock: takes the unused versions out of the table. */
+void ads__index_reap(struct ads_store *s, struct ads__dead *dead);
 void ads__index_free(struct ads_store *s);
 
 /* ---- ads_disk.c -------------------------------------------------------------- */

@@ -27,7 +27,8 @@ struct put {
     struct core_buf manifest;
     struct ads__stage stage;
     bool was_stored;  /* some task had it */
-    bool must_replace; /* it is on disk, and damaged */
+    bool is_suspect;   /* its copy was damaged or gone, when we read it */
+    bool is_repair;
     bool is_published;
 };
 
@@ -167,21 +168,29 @@ static int compile(struct put *p, struct core_err *err)
 
 /* ---- onto the disk ---------------------------------------------------------------------- */
 
-/* Outside the gate: is the stored copy good, or must it be written? */
-static int stage(struct put *p, uint64_t now_ms, struct core_err *err)
+/* Reads the stored copy. 0: it is good. 1: it is damaged, or gone. */
+static int check_copy(struct put *p, struct core_err *err)
 {
     struct ads_files f = {0};
     struct core_err why = {0};
+    const int rc = ads__disk_read(&p->s->disk, p->hash, &f, &why);
+
+    ads_files_release(&f);
+    if (rc == CORE_E_ADAPTER_INVALID)
+        return 1;
+    return rc < 0 ? core_err_set(err, rc, "%s", why.msg) : 0;
+}
+
+/* Outside the gate: is the stored copy good, or must it be written? */
+static int stage(struct put *p, uint64_t now_ms, struct core_err *err)
+{
     int rc;
 
     if (p->was_stored) { /* an acknowledged put is readable: its copy is read */
-        rc = ads__disk_read(&p->s->disk, p->hash, &f, &why);
-        ads_files_release(&f);
-        if (rc == 0)
-            return 0;
-        if (rc != CORE_E_ADAPTER_INVALID)
-            return core_err_set(err, rc, "%s", why.msg);
-        p->must_replace = true;
+        rc = check_copy(p, err);
+        if (rc <= 0)
+            return rc;
+        p->is_suspect = true;
     }
     if (!p->manifest.n) {
         rc = ads__manifest_write(&p->meta, p->hash, model_hash(p->s->model), now_ms, p->file, p->n,
@@ -204,9 +213,13 @@ static int publish(struct put *p, struct core_err *err)
     rc = check_quota(p, err);
     if (rc < 0)
         return rc;
-    if (has && p->stage.name[0] && p->must_replace) {
-        rc = ads__disk_set_aside(d, p->hash, "an upload of the same content found it damaged", err);
-        has = false;
+    if (has && p->is_suspect) { /* or was it deleted and put again meanwhile? */
+        rc = check_copy(p, err);
+        if (rc == 1) {
+            rc = ads__disk_set_aside(d, p->hash, "an upload of this content found it damaged", err);
+            p->is_repair = true;
+            has = false;
+        }
     } else if (has && p->stage.name[0] && !p->was_stored) {
         rc = ads__disk_remove(d, p->hash, err); /* left by a put that did not end */
         has = false;
@@ -285,7 +298,7 @@ static void settle(struct put *p, struct ads_info *info)
     if (ads__index_resolve(s, p->task, p->hash, &t, &a, NULL) == 0)
         ads__index_info(t, a, info);
     core_unlock(&s->lock);
-    info->is_new = p->is_published && !p->must_replace;
+    info->is_new = p->is_published && !p->is_repair;
     ads__dead_free(&dead);
 }
 

@@ -98,12 +98,16 @@ int ads__gate_enter(struct ads_store *s, struct core_err *err)
 
 void ads__gate_leave(struct ads_store *s)
 {
+    struct ads__dead dead = {0};
+
     ads__disk_unlock(&s->disk);
     core_lock(&s->lock);
+    ads__index_reap(s, &dead);
     assert(ads__cache_ok(s));
     s->is_moving = false;
     ads__wake(s);
     core_unlock(&s->lock);
+    ads__dead_free(&dead);
 }
 
 /* ---- opening and closing ------------------------------------------------------------ */

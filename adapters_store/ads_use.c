@@ -100,12 +100,9 @@ static int acquire(struct ads_store *s, struct request *q, struct core_err *err)
 
 static void unref(struct ads_store *s, struct ads__version *v)
 {
-    struct ads__dead dead = {0};
-
     core_lock(&s->lock);
-    ads__version_unref(s, v, &dead);
+    ads__version_unref(s, v);
     core_unlock(&s->lock);
-    ads__dead_free(&dead);
 }
 
 static void load_here(void *arg)

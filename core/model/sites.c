@@ -12,9 +12,6 @@ enum {
     TILE_COLS = 128, /* inputs stay in the second cache, an epilogue is long enough */
 };
 
-/* AdapterHub's own LayerNorms inside an adapter are torch's default. */
-#define ADAPTER_NORM_EPS 1e-5f
-
 /* ---- one group of linears ---------------------------------------------------- */
 
 struct group {
@@ -416,8 +413,7 @@ static void bottleneck(const struct fwd *f, const struct delta_op *op, size_t n,
     const size_t d = f->c->d_model, rank = up->n_rows;
 
     for (size_t i = 0; j->ln_before_gamma && i < n; i++)
-        f->k->layer_norm(d, u + i * d, j->ln_before_gamma, j->ln_before_beta, ADAPTER_NORM_EPS,
-                         u + i * d);
+        f->k->layer_norm(d, u + i * d, j->ln_before_gamma, j->ln_before_beta, j->ln_eps, u + i * d);
     down_product(f, op, n, u, d, t);
     memset(a, 0, n * d * sizeof(float));
     f->k->outer(n, d, rank, t, rank, up->type, up->data, d, a, d);
@@ -458,8 +454,7 @@ static void adapter_rows(const struct fwd *f, const struct fwd_worker *me, const
     if (j->adapter_residual_before_ln)
         f->k->add(n * d, res, a);
     for (size_t i = 0; j->ln_after_gamma && i < n; i++)
-        f->k->layer_norm(d, a + i * d, j->ln_after_gamma, j->ln_after_beta, ADAPTER_NORM_EPS,
-                         a + i * d);
+        f->k->layer_norm(d, a + i * d, j->ln_after_gamma, j->ln_after_beta, j->ln_eps, a + i * d);
     if (!j->adapter_residual_before_ln)
         f->k->add(n * d, res, a);
     if (j->original_ln_after)

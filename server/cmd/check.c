@@ -99,7 +99,7 @@ static int check_one(const struct srv_config *cfg, const struct model *m, const 
     rc = read_adapter(f, path, cfg->max_upload_bytes, &err);
     if (rc == 0)
         rc = delta_compile(&d, m, f->files.file, f->files.n, &err);
-    if (rc < 0) {
+    if (rc < 0 || !d) {
         fprintf(stderr, "%s: %s: %s\n", path, core_code_text(err.code), err.msg);
     } else {
         printf("%s: kind %s, method %s, %zu bytes\n", path, delta_kind_text(d->head.kind),

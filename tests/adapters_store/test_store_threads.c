@@ -1,6 +1,7 @@
 /* tests/adapters_store/test_store_threads.c - eight threads do everything at once on
- * a few tasks, with too little room in memory. Under the thread sanitizer this is the
- * proof of the locking; in any build, that an adapter is never a mix of two versions. */
+ * a few tasks, with too little room in memory, through one store or through two on the
+ * same directory, as two processes would. Under the thread sanitizer this is the proof
+ * of the locking; in any build, that an adapter is never a mix of two versions. */
 #include <check.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -16,7 +17,8 @@ Suite *store_threads_suite(void);
 
 enum { N_THREADS = 8, N_TASKS = 5, N_ADAPTERS = 9, N_STEPS = 150, N_GENERATIONS = 4000 };
 
-static struct ads_fx fx;
+static struct ads_fx fx;    /* and */
+static struct ads_fx other; /* the same directory */
 static struct ads_upload upload[N_ADAPTERS];
 
 /* Which version each generation of each task had, by whoever saw it first. */
@@ -43,59 +45,66 @@ static void expect(int rc, int a, int b, int c)
     ck_assert_msg(rc == 0 || rc == a || rc == b || rc == c, "%s", core_code_text(rc));
 }
 
-static void use(const char *task, const char *version)
+static void use(struct ads_fx *f, const char *task, const char *version)
 {
     const struct ads_adapter *a = NULL;
-    const int rc = ads_fx_acquire(&fx, task, version, &a);
+    const int rc = ads_fx_acquire(f, task, version, &a);
 
     expect(rc, CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION, CORE_E_OVERLOADED);
     if (rc == 0) {
         check_adapter(a);
-        ads_release(fx.store, a);
+        ads_release(f->store, a);
     }
 }
 
-static void put(const char *task, unsigned k)
+static void put(struct ads_fx *f, const char *task, unsigned k)
 {
     struct ads_info info = {0};
-    const int rc = ads_put(fx.store, task, upload[k].file, 3, NULL, &info, NULL);
+    const int rc = ads_put(f->store, task, upload[k].file, 3, NULL, &info, NULL);
 
     ck_assert_int_eq(rc, 0);
     ads_info_release(&info);
 }
 
-static void look(const char *task)
+static void look(struct ads_fx *f, const char *task)
 {
     struct ads_info info[N_TASKS];
     struct ads_stats st;
     struct ads_files files = {0};
     bool more;
-    const size_t n = ads_list(fx.store, NULL, info, N_TASKS, &more);
+    const size_t n = ads_list(f->store, NULL, info, N_TASKS, &more);
     int rc;
 
     for (size_t i = 0; i < n; i++) {
         ck_assert(info[i].program_json || !info[i].version[0]);
         ads_info_release(&info[i]);
     }
-    ads_store_stats(fx.store, &st);
-    ck_assert_uint_le(st.bytes_resident, fx.opt.resident_max_bytes);
-    rc = ads_files_open(fx.store, task, NULL, &files, NULL);
+    ads_store_stats(f->store, &st);
+    ck_assert_uint_le(st.bytes_resident, f->opt.resident_max_bytes);
+    rc = ads_files_open(f->store, task, NULL, &files, NULL);
     expect(rc, CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION, CORE_E_ADAPTER_INVALID);
     ads_files_release(&files);
 }
 
-static void roll_back(const char *task)
+static void roll_back(struct ads_fx *f, const char *task)
 {
     struct ads_info info = {0};
 
-    expect(ads_rollback(fx.store, task, NULL, &info, NULL), CORE_E_UNKNOWN_TASK,
+    expect(ads_rollback(f->store, task, NULL, &info, NULL), CORE_E_UNKNOWN_TASK,
            CORE_E_UNKNOWN_VERSION, 0);
     ads_info_release(&info);
 }
 
+struct worker {
+    struct ads_fx *fx;
+    unsigned seed;
+    pthread_t thread;
+};
+
 static void *worker(void *arg)
 {
-    unsigned seed = (unsigned)(uintptr_t)arg * 7919 + 1;
+    struct ads_fx *const f = ((struct worker *)arg)->fx;
+    unsigned seed = ((struct worker *)arg)->seed;
 
     for (unsigned i = 0; i < N_STEPS; i++) {
         const unsigned k = (unsigned)rand_r(&seed) % N_ADAPTERS;
@@ -105,47 +114,56 @@ static void *worker(void *arg)
         case 0:
         case 1:
         case 2:
-            put(task, k);
+            put(f, task, k);
             break;
         case 3:
-            expect(ads_delete(fx.store, task, NULL, NULL), CORE_E_UNKNOWN_TASK, 0, 0);
+            expect(ads_delete(f->store, task, NULL, NULL), CORE_E_UNKNOWN_TASK, 0, 0);
             break;
         case 4:
-            expect(ads_delete(fx.store, task, upload[k].version, NULL), CORE_E_UNKNOWN_TASK,
+            expect(ads_delete(f->store, task, upload[k].version, NULL), CORE_E_UNKNOWN_TASK,
                    CORE_E_UNKNOWN_VERSION, CORE_E_BUSY);
             break;
         case 5:
-            roll_back(task);
+            roll_back(f, task);
             break;
         case 6:
-            look(task);
+            look(f, task);
             break;
         case 7:
-            expect(ads_load(fx.store, task, NULL), CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION,
+            expect(ads_load(f->store, task, NULL), CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION,
                    CORE_E_OVERLOADED);
             break;
         case 8:
-            expect(ads_unload(fx.store, task, NULL), CORE_E_UNKNOWN_TASK, CORE_E_BUSY,
+            expect(ads_unload(f->store, task, NULL), CORE_E_UNKNOWN_TASK, CORE_E_BUSY,
                    CORE_E_UNKNOWN_VERSION);
             break;
         case 9:
-            expect(ads_pin(fx.store, task, k & 1, NULL), CORE_E_UNKNOWN_TASK, CORE_E_OVERLOADED,
+            expect(ads_pin(f->store, task, k & 1, NULL), CORE_E_UNKNOWN_TASK, CORE_E_OVERLOADED,
                    CORE_E_UNKNOWN_VERSION);
             break;
         case 10:
-            use(task, upload[k].version);
+            use(f, task, upload[k].version);
             break;
         default:
-            use(task, NULL);
+            use(f, task, NULL);
         }
     }
     return NULL;
 }
 
+static void check_quiet(struct ads_fx *f)
+{
+    ck_assert_int_eq(ads_store_rescan(f->store, NULL), 0);
+    ck_assert(ads__cache_ok(f->store));
+    ck_assert_uint_eq(f->store->cache.n_pins, 0);
+    ck_assert_uint_eq(ads_fx_stats(f).n_stored, ads_fx_count(f, "versions"));
+}
+
+/* Even loops: one store; odd ones: two. */
 START_TEST(eight_threads_never_see_a_mix)
 {
     struct core_buf before = {0}, after = {0};
-    pthread_t thread[N_THREADS];
+    struct worker w[N_THREADS];
 
     ads_fx_init(&fx);
     ads_fx_open(&fx);
@@ -154,16 +172,23 @@ START_TEST(eight_threads_never_see_a_mix)
     ads_fx_must_put(&fx, "t0", 0);
     fx.opt.resident_max_bytes = 4 * ads_fx_stats(&fx).bytes_resident;
     ads_fx_reopen(&fx);
-    for (uintptr_t i = 0; i < N_THREADS; i++)
-        ck_assert_int_eq(pthread_create(&thread[i], NULL, worker, (void *)i), 0);
+    other = fx;
+    ads_fx_open(&other);
+    for (unsigned i = 0; i < N_THREADS; i++) {
+        w[i].fx = _i & i & 1 ? &other : &fx;
+        w[i].seed = (unsigned)_i * 1000 + i;
+        ck_assert_int_eq(pthread_create(&w[i].thread, NULL, worker, &w[i]), 0);
+    }
     for (unsigned i = 0; i < N_THREADS; i++)
-        pthread_join(thread[i], NULL);
-    ck_assert(ads__cache_ok(fx.store));
-    ck_assert_uint_eq(fx.store->cache.n_pins, 0);
-    ck_assert_uint_eq(ads_fx_stats(&fx).n_stored, ads_fx_count(&fx, "versions"));
+        pthread_join(w[i].thread, NULL);
+    check_quiet(&fx);
+    check_quiet(&other);
     ck_assert_uint_eq(ads_fx_count(&fx, "damaged"), 0);
     ck_assert_uint_eq(ads_fx_count(&fx, "tmp"), 0);
     ads_fx_dump(&fx, true, &before);
+    ads_fx_dump(&other, true, &after);
+    ck_assert_str_eq(before.p, after.p);
+    ads_fx_close(&other);
     ads_fx_reopen(&fx);
     ads_fx_dump(&fx, true, &after);
     ck_assert_str_eq(before.p, after.p);
@@ -207,7 +232,7 @@ Suite *store_threads_suite(void)
     TCase *t = tcase_create("threads");
 
     tcase_set_timeout(t, 120);
-    tcase_add_test(t, eight_threads_never_see_a_mix);
+    tcase_add_loop_test(t, eight_threads_never_see_a_mix, 0, 6);
     tcase_add_test(t, blocking_loads_on_all_workers_do_not_starve);
     suite_add_tcase(s, t);
     return s;

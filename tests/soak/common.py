@@ -95,6 +95,7 @@ class Client:
     def __init__(self, port: int, seconds: float = CALL_SECONDS):
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
         self.headers = None
+        self.last_used = time.monotonic()
 
     def __enter__(self):
         return self
@@ -102,12 +103,18 @@ class Client:
     def __exit__(self, *_):
         self.connection.close()
 
+    def close_if_idle(self, seconds: float):
+        """The next call connects again if the last one was that long ago."""
+        if time.monotonic() - self.last_used > seconds:
+            self.connection.close()
+
     def call(self, method: str, path: str, body=None, headers=None) -> tuple:
         """Status and JSON (None without a body) of the answer; its headers stay in `headers`."""
         try:
             self.connection.request(method, path, body, headers or {})
             answer = self.connection.getresponse()
             content, self.headers = answer.read(), answer.headers
+            self.last_used = time.monotonic()
             return answer.status, json.loads(content) if content else None
         except (OSError, http.client.HTTPException):
             self.connection.close()

@@ -5,10 +5,10 @@
 Suite *tok_goldens_suite(void);
 
 static const char *const goldens[] = {
-    "added",    "cased",        "clip",          "dropped",    "fallback",
-    "forms",    "gpt2",         "llama3",        "llama3-max9", "llama3-plain",
-    "qwen2",    "roberta",      "roberta-max9",  "roberta-plain", "smollm",
-    "unknown",  "wordpiece",    "wordpiece-max9", "wordpiece-plain", "words",
+    "added",       "cased",       "clip",           "dropped",         "fallback",
+    "forms",       "gpt2",        "llama3",         "llama3-max9",     "llama3-plain",
+    "qwen2",       "roberta",     "roberta-max9",   "roberta-plain",   "smollm",
+    "unknown",     "wordpiece",   "wordpiece-max9", "wordpiece-plain", "words",
     "real-minilm", "real-smollm2"};
 enum { N_GOLDENS = sizeof(goldens) / sizeof(goldens[0]) };
 
@@ -30,9 +30,8 @@ static bool golden_open(struct golden *g, const char *name)
     *g = (struct golden){.root = load_json(path)};
     tokenizer = json_string_value(json_object_get(g->root, "tokenizer"));
     snprintf(path, sizeof(path), "%s/%s",
-             json_is_true(json_object_get(g->root, "real"))
-                 ? models ? models : "build/models"
-                 : "tests/golden/tok",
+             json_is_true(json_object_get(g->root, "real")) ? models ? models : "build/models"
+                                                            : "tests/golden/tok",
              tokenizer);
     if (json_is_true(json_object_get(g->root, "real")) && access(path, R_OK) != 0) {
         json_decref(g->root);
@@ -100,10 +99,8 @@ static void assert_text(const struct golden *g, const struct tok_encoding *e, bo
 
     if (tok_decode(g->tok, e->ids, e->n, skip, &text, &err) != 0)
         ck_abort_msg("row %zu: %s", at, err.msg);
-    if (strlen(text) < json_string_length(want) || strcmp(text, json_string_value(want)) != 0)
-        if (!strchr(json_string_value(want), 0) ||
-            strlen(json_string_value(want)) == json_string_length(want))
-            ck_abort_msg("row %zu: decoded \"%s\", not \"%s\"", at, text, json_string_value(want));
+    if (strcmp(text, json_string_value(want)) != 0)
+        ck_abort_msg("row %zu: decoded \"%s\", not \"%s\"", at, text, json_string_value(want));
     core_free(text);
 }
 

@@ -6,12 +6,13 @@
 
 Suite *tok_limits_suite(void);
 
-static const char *const files[] = {"wordpiece", "forms", "gpt2", "llama3", "qwen2", "fallback", "clip"};
+static const char *const files[] = {"wordpiece", "forms",    "gpt2", "llama3",
+                                    "qwen2",     "fallback", "clip"};
 
 START_TEST(a_megabyte_of_anything_takes_a_moment)
 {
-    static const char *const units[] = {"a", "ab", " ", "!", "你", "\u0301", "\u0f71\u0301", "a ",
-                                        "\n ", "1", "e", " \t", "ä", "\u1100\u1161"};
+    static const char *const units[] = {"a",  "ab",  " ", "!", "你",  "\u0301", "\u0f71\u0301",
+                                        "a ", "\n ", "1", "e", " \t", "ä",      "\u1100\u1161"};
     const size_t n_max = 1 << 20;
     struct tok_encoding e = {0};
     char *text = malloc(n_max + 1);
@@ -41,8 +42,8 @@ END_TEST
 
 START_TEST(text_that_is_not_utf8_is_a_bad_field)
 {
-    static const char *const wrong[] = {"a\xff", "\xc3", "\xed\xa0\x80", "\xc0\x80", "\xf4\x90\x80\x80",
-                                        "ok \xe4\xbd"};
+    static const char *const wrong[] = {
+        "a\xff", "\xc3", "\xed\xa0\x80", "\xc0\x80", "\xf4\x90\x80\x80", "ok \xe4\xbd"};
     struct tok *tok = open_tok(TOK_GOLDEN "files/gpt2.json");
     struct tok_encoding e = {0};
 
@@ -89,11 +90,13 @@ START_TEST(a_normaliser_that_blows_text_up_is_stopped)
     struct tok_encoding e = {0};
     struct tok *tok;
     char *json = malloc(70000), *text = malloc(100000);
-    size_t n = (size_t)sprintf(json, "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":"
-                                     "\"a\"},\"content\":\"");
+    size_t n =
+        (size_t)sprintf(json, "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":"
+                              "\"a\"},\"content\":\"");
 
     memset(json + n, 'b', 60000);
-    sprintf(json + n + 60000, "\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"b\":0},\"merges\":[]}}");
+    sprintf(json + n + 60000,
+            "\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"b\":0},\"merges\":[]}}");
     tok = must_open_text(json);
     memset(text, 'a', 100000);
     ck_assert_int_eq(tok_encode(tok, text, 100000, NULL, 0, NULL, &e, &err), CORE_E_INPUT_TOO_LONG);

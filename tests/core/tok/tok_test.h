@@ -14,7 +14,6 @@
 #include "core/base/utf8.h"
 #include "core/tok/tok.h"
 
-
 #define TOK_GOLDEN "tests/golden/tok/"
 
 static inline struct tok *open_tok(const char *path)
@@ -59,6 +58,12 @@ static inline void encode(const struct tok *tok, const char *text, struct tok_en
 
     if (tok_encode(tok, text, strlen(text), NULL, 0, NULL, e, &err) != 0)
         ck_abort_msg("\"%.40s\": %s", text, err.msg);
+}
+
+/* memcmp() that takes arrays without an element. */
+static inline bool differ(const void *a, const void *b, size_t n_bytes)
+{
+    return n_bytes > 0 && memcmp(a, b, n_bytes) != 0;
 }
 
 /* "id[start,end] id[start,end] ..." */
