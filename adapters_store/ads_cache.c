@@ -206,36 +206,44 @@ void ads__cache_drop(struct ads_store *s, struct ads__version *v, struct ads__de
     v->resident = NULL;
 }
 
+static bool version_ok(const struct ads__version *v)
+{
+    return (v->resident != NULL) == (v->state == ADS__RESIDENT) && /* I1 */
+           (!v->waiter || v->state == ADS__LOADING) &&
+           v->is_in_lru == (v->resident && !is_fixed(v)) && /* I2 */
+           (v->n_listed > 0 || !v->resident || v->n_pins > 0); /* I6 */
+}
+
 bool ads__cache_ok(const struct ads_store *s)
 {
     const struct ads__table *t = &s->index.version;
     const struct ads__cache *c = &s->cache;
-    uint64_t n_bytes = 0, n_fixed = 0, n_pins = 0, n_resident = 0, n_loading = 0, n_lru = 0;
+    struct ads__cache sum = {0};
     const struct ads__version *prev = NULL;
+    size_t n_lru = 0;
 
     for (size_t i = 0; i < t->n_buckets; i++) {
         for (const struct ads__node *n = t->bucket[i]; n; n = n->next) {
             const struct ads__version *v = (const struct ads__version *)n;
 
-            assert((v->resident != NULL) == (v->state == ADS__RESIDENT)); /* I1 */
-            assert(!v->waiter || v->state == ADS__LOADING);
-            assert(v->is_in_lru == (v->resident && !is_fixed(v))); /* I2 */
-            assert(v->n_listed > 0 || !v->resident || v->n_pins > 0); /* I6 */
-            n_bytes += v->resident ? v->resident->n_bytes : 0;
-            n_fixed += v->resident && is_fixed(v) ? v->resident->n_bytes : 0;
-            n_resident += v->state == ADS__RESIDENT;
-            n_loading += v->state == ADS__LOADING;
+            if (!version_ok(v))
+                return false;
+            if (v->resident) {
+                sum.n_bytes += v->resident->n_bytes;
+                sum.n_bytes_fixed += is_fixed(v) ? v->resident->n_bytes : 0;
+            }
+            sum.n_resident += v->state == ADS__RESIDENT;
+            sum.n_loading += v->state == ADS__LOADING;
+            sum.n_pins += v->n_pins;
             n_lru += v->is_in_lru;
-            n_pins += v->n_pins;
         }
     }
     for (const struct ads__version *v = c->lru_old; v; prev = v, v = v->lru_next, n_lru--)
-        assert(v->is_in_lru && v->lru_prev == prev);
-    assert(n_lru == 0 && c->lru_new == prev);
-    (void)prev; /* without asserts */
-    assert(n_bytes == c->n_bytes && c->n_bytes <= c->n_bytes_max); /* I3 */
-    assert(n_fixed == c->n_bytes_fixed);                           /* I4 */
-    assert(n_pins == c->n_pins);                                   /* I5 */
-    assert(n_resident == c->n_resident && n_loading == c->n_loading);
-    return true;
+        if (!v->is_in_lru || v->lru_prev != prev)
+            return false;
+    return n_lru == 0 && c->lru_new == prev &&
+           sum.n_bytes == c->n_bytes && c->n_bytes <= c->n_bytes_max && /* I3 */
+           sum.n_bytes_fixed == c->n_bytes_fixed &&                     /* I4 */
+           sum.n_pins == c->n_pins &&                                   /* I5 */
+           sum.n_resident == c->n_resident && sum.n_loading == c->n_loading;
 }

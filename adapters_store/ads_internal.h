@@ -202,7 +202,7 @@ int ads__cache_insert(struct ads_store *s, struct ads__version *v, struct ads__r
 struct ads__waiter *ads__cache_waiters(struct ads__version *v); /* takes the list */
 void ads__cache_drop(struct ads_store *s, struct ads__version *v, struct ads__dead *dead);
 bool ads__cache_has_room(const struct ads_store *s, const struct ads__version *v);
-/* Asserts I1 to I6; walks every version. */
+/* True while I1 to I6 of ads_cache.c hold; walks every version. */
 bool ads__cache_ok(const struct ads_store *s);
 
 /* ---- ads_index.c: tasks ------------------------------------------------------ */
@@ -349,6 +349,7 @@ struct ads_store {
 };
 
 uint64_t ads__now_ms(void); /* wall clock */
+double ads__now_coarse(void); /* seconds, to a few milliseconds, in a fifth of the time */
 /* Inside, the index is what the directory says. */
 int ads__gate_enter(struct ads_store *s, struct core_err *err);
 void ads__gate_leave(struct ads_store *s);

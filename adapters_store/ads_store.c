@@ -40,6 +40,14 @@ uint64_t ads__now_ms(void)
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
+double ads__now_coarse(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME_COARSE, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
 /* ---- the gate ------------------------------------------------------------------- */
 
 void ads__sleep(struct ads_store *s)

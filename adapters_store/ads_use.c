@@ -228,7 +228,7 @@ static int acquire_locked(struct ads_store *s, struct request *q, struct ads_ada
  * q->start, if set, must be loaded. */
 static int acquire(struct ads_store *s, struct request *q, struct core_err *err)
 {
-    const double now = (double)ads__now_ms() / 1000.0;
+    const double now = ads__now_coarse();
     struct ads__task *t;
     struct ads_adapter *a;
     int rc;

@@ -36,6 +36,7 @@ struct srv {
     struct metrics *metrics; /* from the start */
     struct srv_loop *loop;
     struct http_server *http;
+    struct http_watch *watch; /* from the start */
 
     atomic_int state;              /* enum srv_state */
     atomic_uint n_busy;            /* requests of routes that need a ready server */

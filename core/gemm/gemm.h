@@ -3,15 +3,16 @@
  * A weight is packed once at start into panels of `gemm_panel()` outputs, in its
  * stored precision: f32 stays 32-bit, f16 and bf16 stay 16-bit, Q8_0 (and 5- and
  * 6-bit types) 8-bit, 4-bit types 4-bit, with their scales. 16-bit and quantised
- * panels are widened to f32 into the caller's scratch, a block of k at a time, and
- * reused for every row of the call: one micro-kernel serves all types, and the
- * cost of widening is shared by the rows. Arithmetic is f32 throughout.
+ * panels are widened to f32 in registers for a few rows; for more, a block of k at a
+ * time into the caller's scratch, reused for every row of the call. Either way the
+ * values are exactly those of tensor_to_f32(), and arithmetic is f32 throughout.
  *
  * At the portable level the product is OpenBLAS's (this folder is the only one
  * that includes cblas.h; BLAS runs single-threaded, the pool owns the cores).
  *
  * For one output element the sum runs over k in the same order whatever the
  * number of rows and the column range: a row's bits do not depend on its batch.
+ * (The portable level does not promise this: OpenBLAS picks kernels by shape.)
  *
  * Threads: a packed weight is immutable; gemm_run() is re-entrant, each caller
  * with its own scratch. Callers split columns (multiples of the panel) and rows.

@@ -81,7 +81,8 @@ static void pack_group(const struct kern_panel *p, const struct gemm__quant *b, 
 
 static void pack_quant(const struct gemm_weight *w, const struct tensor *t, size_t j, char *panel)
 {
-    const size_t n_block = tensor_type_block(t->type), block_bytes = tensor_type_block_bytes(t->type);
+    const size_t n_block = tensor_type_block(t->type);
+    const size_t block_bytes = tensor_type_block_bytes(t->type);
     const size_t record_bytes = kern_panel_bytes(&w->panel, w->panel.group);
     const uint8_t *block = (const uint8_t *)t->data + j * (w->n_in / n_block) * block_bytes;
     struct gemm__quant decoded;
@@ -118,6 +119,16 @@ int gemm__pack_panels(struct gemm_weight *w, const struct tensor *t, struct core
     return CORE_OK;
 }
 
+/* Integer (i, j) of the integers of a record. */
+static int record_q(const struct kern_panel *p, const char *q, size_t i, size_t j)
+{
+    const uint32_t *words = (const uint32_t *)(const void *)q;
+
+    if (p->type == KERN_PANEL_Q8)
+        return ((const int8_t *)q)[i * KERN_PANEL + j];
+    return (int)(words[i / 8 * KERN_PANEL + j] >> 4 * (i % 8) & 15);
+}
+
 /* Column j of one record. q * scale is exact, so this rounds once, as widen does. */
 static void record_column(const struct kern_panel *p, const char *record, size_t j, float *out)
 {
@@ -129,15 +140,8 @@ static void record_column(const struct kern_panel *p, const char *record, size_t
                          : ((const float *)(const void *)record)[j];
     if (p->type == KERN_PANEL_Q4 && !p->has_min)
         s[1] = -8.0f * s[0];
-    for (size_t i = 0; i < p->group; i++) {
-        const int q = p->type == KERN_PANEL_Q8
-                          ? ((const int8_t *)record)[i * KERN_PANEL + j]
-                          : (int)(((const uint32_t *)(const void *)record)[i / 8 * KERN_PANEL + j] >>
-                                      4 * (i % 8) &
-                                  15);
-
-        out[i] = (float)q * s[0] + s[1];
-    }
+    for (size_t i = 0; i < p->group; i++)
+        out[i] = (float)record_q(p, record, i, j) * s[0] + s[1];
 }
 
 void gemm__panel_row(const struct gemm_weight *w, size_t j, float *out)

@@ -9,6 +9,7 @@
  * Order of summation. For one output element the order depends only on the
  * lengths of the product (k), never on how many rows or columns are computed in
  * the same call: a row's bits do not depend on its batch. Levels may differ.
+ * README.md beside this file says how the levels are built.
  *
  * Threads: a table is immutable; every entry is re-entrant.
  */

@@ -195,8 +195,8 @@ static inline vf v_nibble(vi w, unsigned i)
     return _mm512_permutexvar_ps(_mm512_srli_epi32(w, 4 * i), table);
 }
 
-/* Into the second-level cache. A macro: gcc takes a function that only prefetches for one without effects, and
- * drops its calls. */
+/* Into the second-level cache. A macro: gcc takes a function that only prefetches for
+ * one without effects, and drops its calls. */
 #define PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
 
 #include "core/kern/kern_simd_rows.inc"

@@ -14,6 +14,7 @@
 #include "server/build.h"
 #include "server/cmd/cmd.h"
 #include "server/http/mhd.h"
+#include "server/http/watch.h"
 #include "server/loop.h"
 #include "server/metrics.h"
 #include "server/srv.h"
@@ -32,6 +33,10 @@ static int start(struct srv *s, struct core_err *err)
 {
     int rc = metrics_new(&s->metrics, s->cfg.metrics_tasks, err);
 
+    if (rc == 0) {
+        s->watch = http_watch_new(s->cfg.client_timeout);
+        rc = s->watch ? 0 : core_err_nomem(err, "connections");
+    }
     if (rc == 0)
         rc = srv_loop_start(&s->loop, s, err);
     if (rc == 0)
@@ -74,6 +79,7 @@ int cmd_serve(const struct srv_config *cfg, int argc, char **argv)
     http_stop(&s.http);
     srv_close(&s);
     srv_loop_free(&s.loop);
+    http_watch_free(s.watch);
     metrics_free(&s.metrics);
     core_mutex_destroy(&s.requests.lock);
     if (rc == 0)

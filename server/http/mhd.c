@@ -22,6 +22,7 @@
 #include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/base/log.h"
+#include "server/http/watch.h"
 #include "server/loop.h"
 #include "server/request.h"
 #include "server/routes.h"
@@ -178,6 +179,15 @@ static enum MHD_Result send_reply(struct srv_request *r)
     return ret;
 }
 
+/* What we know of the connection's client; NULL if memory was short at its start. */
+static struct http_peer *peer_of(struct MHD_Connection *conn)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+    return info ? info->socket_context : NULL;
+}
+
 /* Runs the request until it answers or is suspended. */
 static enum MHD_Result drive(struct srv_request *r)
 {
@@ -291,6 +301,7 @@ static enum MHD_Result begin(struct http_server *h, struct MHD_Connection *conn,
     if (!r)
         return MHD_NO;
     *con_cls = r;
+    http_peer_owes_body(h->srv->watch, peer_of(conn));
     srv_request_name(r, http_header(r, "X-Request-Id"));
     length = http_header(r, MHD_HTTP_HEADER_CONTENT_LENGTH);
     n_body = length ? strtoull(length, NULL, 10) : 0;
@@ -322,6 +333,7 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *conn, const c
     n = *n_upload;
     *n_upload = 0;
     if (n) {
+        http_peer_sent(h->srv->watch, peer_of(conn), n);
         if (r->is_discarding)
             r->body.n += n; /* only counted */
         else if (http_body_add(&r->body, upload, n, body_max(r), h->srv->cfg.max_inflight_bytes,
@@ -329,6 +341,7 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *conn, const c
             refuse(r, &err);
         return r->is_discarding && r->body.n > discard_max_bytes ? MHD_NO : MHD_YES;
     }
+    http_peer_is_served(h->srv->watch, peer_of(conn));
     return r->is_discarding ? send_reply(r) : drive(r);
 }
 
@@ -338,8 +351,8 @@ static void on_completed(void *cls, struct MHD_Connection *conn, void **con_cls,
     struct http_server *h = cls;
     struct srv_request *r = *con_cls;
 
-    (void)conn;
     (void)toe;
+    http_peer_owes_head(h->srv->watch, peer_of(conn));
     if (!r)
         return;
     *con_cls = NULL;
@@ -351,6 +364,34 @@ static void on_completed(void *cls, struct MHD_Connection *conn, void **con_cls,
     if (r->route && r->route->needs_ready)
         atomic_fetch_sub(&h->srv->n_busy, 1);
     srv_request_unref(r);
+}
+
+static void on_connection(void *cls, struct MHD_Connection *conn, void **socket_context,
+                          enum MHD_ConnectionNotificationCode code)
+{
+    struct http_server *h = cls;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
+
+    if (code == MHD_CONNECTION_NOTIFY_CLOSED)
+        http_watch_remove(h->srv->watch, *socket_context);
+    else
+        *socket_context = info ? http_watch_add(h->srv->watch, info->connect_fd) : NULL;
+}
+
+/* Decodes %XX in paths, query names and values. A %00 would cut the C string short, so
+ * that we would act on another name than a proxy in front of us has seen; a byte that no
+ * name, route or number contains takes its place, and the usual checks refuse it. */
+static size_t unescape(void *cls, struct MHD_Connection *conn, char *s)
+{
+    const size_t n = MHD_http_unescape(s);
+    char *nul;
+
+    (void)cls;
+    (void)conn;
+    while ((nul = memchr(s, 0, n)))
+        *nul = '\x01';
+    return n;
 }
 
 /* ---- start and stop ----------------------------------------------------------- */
@@ -433,7 +474,8 @@ int http_start(struct http_server **out, struct srv *s, struct core_err *err)
     h->daemon = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
         on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_THREAD_POOL_SIZE,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
+        h, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_THREAD_POOL_SIZE,
         s->cfg.http_threads > 1 ? s->cfg.http_threads : 0, MHD_OPTION_CONNECTION_LIMIT,
         s->cfg.max_connections < s->cfg.http_threads ? s->cfg.http_threads : s->cfg.max_connections,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->cfg.client_timeout,

@@ -9,7 +9,10 @@
 #include "core/base/err.h"
 #include "server/http/upload.h"
 
-enum { ENTRIES_MAX = 4096 }; /* folders count too: they cost time, not memory */
+enum {
+    ENTRIES_MAX = 4096, /* folders count too: they cost time, not memory */
+    TAR_BLOCK = 512,
+};
 
 static int damaged(struct archive *a, struct core_err *err)
 {
@@ -101,6 +104,7 @@ int upload_read_tar(struct upload *u, const void *body, size_t n, uint64_t bytes
     struct archive *a = archive_read_new();
     struct archive_entry *e;
     uint64_t bytes_left = bytes_max;
+    la_int64_t end = 0; /* where the archive's end mark must stand, unpacked */
     int rc = 0, ret;
 
     if (!a)
@@ -114,8 +118,12 @@ int upload_read_tar(struct upload *u, const void *body, size_t n, uint64_t bytes
     }
     for (int i = 0;; i++) {
         ret = archive_read_next_header(a, &e);
-        if (ret == ARCHIVE_EOF)
+        if (ret == ARCHIVE_EOF) {
+            if (archive_filter_bytes(a, 0) < end + TAR_BLOCK)
+                rc = core_err_set(err, CORE_E_ADAPTER_INVALID,
+                                  "the tar has no end: it was cut between two files");
             break;
+        }
         if (ret < ARCHIVE_WARN) {
             rc = damaged(a, err);
             goto out;
@@ -128,8 +136,10 @@ int upload_read_tar(struct upload *u, const void *body, size_t n, uint64_t bytes
         rc = read_entry(u, a, e, &bytes_left, bytes_max, err);
         if (rc < 0)
             goto out;
+        archive_read_data_skip(a);
+        end = (archive_filter_bytes(a, 0) + TAR_BLOCK - 1) / TAR_BLOCK * TAR_BLOCK;
     }
-    if (u->n == 0)
+    if (rc == 0 && u->n == 0)
         rc = core_err_set(err, CORE_E_ADAPTER_INVALID, "the tar has no file");
 out:
     archive_read_free(a);

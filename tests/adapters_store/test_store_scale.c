@@ -78,17 +78,19 @@ static double seconds_per_acquire(void)
 {
     const struct ads_adapter *a = NULL;
     double best = 1.0;
+    unsigned n_resident = 0;
 
     for (unsigned round = 0; round < 20; round++) {
         const uint64_t t0 = core_now_ns();
 
-        for (unsigned i = 0; i < 1000; i++) {
-            ck_assert_int_eq(ads_acquire(fx.store, "task00007", NULL, NULL, NULL, &a, NULL), 1);
+        for (unsigned i = 0; i < 1000; i++) { /* no ck_assert here: it writes to a pipe */
+            n_resident += ads_acquire(fx.store, "task00007", NULL, NULL, NULL, &a, NULL) == 1;
             ads_release(fx.store, a);
         }
         const double t = (double)(core_now_ns() - t0) / 1e9 / 1000;
         best = t < best ? t : best;
     }
+    ck_assert_uint_eq(n_resident, 20000);
     return best;
 }
 

@@ -123,6 +123,13 @@ class Client:
     def infer(self, request: dict) -> tuple:
         return self.call("POST", "/v1/infer", json.dumps(request), JSON)
 
+    def stream(self, request: dict) -> tuple:
+        """Status and the data of each event."""
+        self.connection.request("POST", "/v1/infer", json.dumps(request), JSON)
+        answer = self.connection.getresponse()
+        events = answer.read().decode().split("\n\n")
+        return answer.status, [event.removeprefix("data: ") for event in events if event]
+
     def put(self, task: str, files: dict, query: str = "") -> tuple:
         body, content_type = multipart(files)
         return self.call("PUT", f"/v1/adapters/{task}{query}", body, {"Content-Type": content_type})

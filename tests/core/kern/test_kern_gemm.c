@@ -171,7 +171,8 @@ START_TEST(gemm_is_right_at_every_level_form_and_size)
         for (size_t c = 0; c < 10; c++) {
             for (size_t k = 0; k < 3; k++) {
                 for (unsigned l = 0; l < n_levels; l++) {
-                    struct product q = product_new(&forms[_i], rows, ks[k], cols[c], (rows + c) % 4);
+                    const size_t pad = (rows + c) % 4;
+                    struct product q = product_new(&forms[_i], rows, ks[k], cols[c], pad);
 
                     q.g.is_first = (rows + c + k) % 2;
                     t[l].gemm(&q.g);

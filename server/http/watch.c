@@ -1,0 +1,132 @@
+/* server/http/watch.c - see watch.h. A list and a clock; begin with is_late(). */
+#include "server/http/watch.h"
+
+#include <stdbool.h>
+#include <sys/socket.h>
+
+#include "core/base/alloc.h"
+#include "core/base/lock.h"
+
+enum owes { OWES_HEAD, OWES_BODY, OWES_NOTHING };
+
+struct http_peer {
+    struct http_peer *next, **prev;
+    int fd;
+    enum owes owes;
+    uint64_t since_ns, n_bytes;
+};
+
+struct http_watch {
+    struct core_mutex lock;
+    struct http_peer *first;
+    uint64_t timeout_ns;
+};
+
+struct http_watch *http_watch_new(double timeout_seconds)
+{
+    struct http_watch *w = core_calloc(1, sizeof(*w));
+
+    if (!w)
+        return NULL;
+    core_mutex_init(&w->lock, CORE_RANK_LEAF);
+    w->timeout_ns = (uint64_t)(timeout_seconds * 1e9);
+    return w;
+}
+
+void http_watch_free(struct http_watch *w)
+{
+    if (!w)
+        return;
+    core_mutex_destroy(&w->lock);
+    core_free(w);
+}
+
+struct http_peer *http_watch_add(struct http_watch *w, int fd)
+{
+    struct http_peer *p = core_calloc(1, sizeof(*p));
+
+    if (!p)
+        return NULL;
+    p->fd = fd;
+    p->since_ns = core_now_ns();
+    core_lock(&w->lock);
+    p->next = w->first;
+    p->prev = &w->first;
+    if (p->next)
+        p->next->prev = &p->next;
+    w->first = p;
+    core_unlock(&w->lock);
+    return p;
+}
+
+void http_watch_remove(struct http_watch *w, struct http_peer *p)
+{
+    if (!p)
+        return;
+    core_lock(&w->lock);
+    *p->prev = p->next;
+    if (p->next)
+        p->next->prev = p->prev;
+    core_unlock(&w->lock);
+    core_free(p);
+}
+
+static void set(struct http_watch *w, struct http_peer *p, enum owes owes)
+{
+    if (!p)
+        return;
+    core_lock(&w->lock);
+    p->owes = owes;
+    p->since_ns = core_now_ns();
+    p->n_bytes = 0;
+    core_unlock(&w->lock);
+}
+
+void http_peer_owes_head(struct http_watch *w, struct http_peer *p)
+{
+    set(w, p, OWES_HEAD);
+}
+
+void http_peer_owes_body(struct http_watch *w, struct http_peer *p)
+{
+    set(w, p, OWES_BODY);
+}
+
+void http_peer_is_served(struct http_watch *w, struct http_peer *p)
+{
+    set(w, p, OWES_NOTHING);
+}
+
+void http_peer_sent(struct http_watch *w, struct http_peer *p, size_t n_bytes)
+{
+    if (!p)
+        return;
+    core_lock(&w->lock);
+    p->n_bytes += n_bytes;
+    core_unlock(&w->lock);
+}
+
+static bool is_late(const struct http_watch *w, const struct http_peer *p, uint64_t now_ns)
+{
+    const uint64_t earned_ns = p->n_bytes * (1000000000u / HTTP_BODY_BYTES_PER_SECOND);
+
+    if (p->owes == OWES_NOTHING || now_ns < p->since_ns)
+        return false;
+    return now_ns - p->since_ns > 2 * w->timeout_ns + earned_ns;
+}
+
+size_t http_watch_tick(struct http_watch *w, uint64_t now_ns)
+{
+    size_t n = 0;
+
+    core_lock(&w->lock);
+    for (struct http_peer *p = w->first; p; p = p->next) {
+        if (!is_late(w, p, now_ns))
+            continue;
+        shutdown(p->fd, SHUT_RDWR); /* does not block; the lock keeps the descriptor ours */
+        p->owes = OWES_NOTHING;
+        n++;
+    }
+    core_unlock(&w->lock);
+    return n;
+}
