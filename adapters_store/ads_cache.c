@@ -210,7 +210,7 @@ static bool version_ok(const struct ads__version *v)
 {
     return (v->resident != NULL) == (v->state == ADS__RESIDENT) && /* I1 */
            (!v->waiter || v->state == ADS__LOADING) &&
-           v->is_in_lru == (v->resident && !is_fixed(v)) && /* I2 */
+           v->is_in_lru == (v->resident && !is_fixed(v)) &&    /* I2 */
            (v->n_listed > 0 || !v->resident || v->n_pins > 0); /* I6 */
 }
 
@@ -241,9 +241,9 @@ bool ads__cache_ok(const struct ads_store *s)
     for (const struct ads__version *v = c->lru_old; v; prev = v, v = v->lru_next, n_lru--)
         if (!v->is_in_lru || v->lru_prev != prev)
             return false;
-    return n_lru == 0 && c->lru_new == prev &&
-           sum.n_bytes == c->n_bytes && c->n_bytes <= c->n_bytes_max && /* I3 */
-           sum.n_bytes_fixed == c->n_bytes_fixed &&                     /* I4 */
-           sum.n_pins == c->n_pins &&                                   /* I5 */
+    return n_lru == 0 && c->lru_new == prev && sum.n_bytes == c->n_bytes &&
+           c->n_bytes <= c->n_bytes_max &&          /* I3 */
+           sum.n_bytes_fixed == c->n_bytes_fixed && /* I4 */
+           sum.n_pins == c->n_pins &&               /* I5 */
            sum.n_resident == c->n_resident && sum.n_loading == c->n_loading;
 }

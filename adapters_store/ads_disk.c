@@ -181,8 +181,7 @@ static int write_all(int fd, const char *p, size_t n)
 
 static int write_file(int dir, const char *name, const void *bytes, size_t n, struct core_err *err)
 {
-    const int fd =
-        ads__sys_open(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC);
+    const int fd = ads__sys_open(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC);
     int rc = 0;
 
     if (fd < 0 || write_all(fd, bytes, n) < 0 || ads__sys_fsync(fd) < 0)

@@ -266,9 +266,9 @@ int ads__disk_stat(const struct ads__disk *d, const char *hash, struct ads__meta
         return rc;
     for (size_t i = 0; i < m.n && rc == 0; i++) {
         if (fstatat(dir, m.file[i].name, &sb, AT_SYMLINK_NOFOLLOW) < 0)
-            rc = errno == ENOENT ? core_err_set(err, CORE_E_ADAPTER_INVALID, "%s is missing",
-                                                m.file[i].name)
-                                 : ads__errno(err, m.file[i].name);
+            rc = errno == ENOENT
+                     ? core_err_set(err, CORE_E_ADAPTER_INVALID, "%s is missing", m.file[i].name)
+                     : ads__errno(err, m.file[i].name);
         else if (!S_ISREG(sb.st_mode) || (uint64_t)sb.st_size != m.file[i].n_bytes)
             rc = core_err_set(err, CORE_E_ADAPTER_INVALID, "%s: %lld bytes, expected %llu",
                               m.file[i].name, (long long)sb.st_size,
@@ -284,8 +284,7 @@ int ads__disk_stat(const struct ads__disk *d, const char *hash, struct ads__meta
 }
 
 /* The whole file in an anonymous mapping of its own: core_map_release() frees it. */
-static int read_file(int dir, const struct ads__file *f, struct core_map *map,
-                     struct core_err *err)
+static int read_file(int dir, const struct ads__file *f, struct core_map *map, struct core_err *err)
 {
     const int fd = ads__sys_open(dir, f->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     struct stat sb;

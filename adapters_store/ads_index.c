@@ -207,8 +207,7 @@ int ads__index_record(const struct ads__task *t, struct ads__record *out, struct
 }
 
 /* Lock held: copies what is plain, shares the text. */
-void ads__index_info(const struct ads__task *t, const struct ads_adapter *a,
-                     struct ads_info *info)
+void ads__index_info(const struct ads__task *t, const struct ads_adapter *a, struct ads_info *info)
 {
     const struct ads__version *v = a ? a->v : NULL;
 
@@ -237,8 +236,7 @@ void ads__index_info(const struct ads__task *t, const struct ads_adapter *a,
 
 /* ---- changing a task --------------------------------------------------------------- */
 
-struct ads__version *ads__version_new(struct ads_store *s, const char *hash,
-                                      struct ads__meta *meta)
+struct ads__version *ads__version_new(struct ads_store *s, const char *hash, struct ads__meta *meta)
 {
     struct ads__version *v = core_calloc(1, sizeof(*v));
 

@@ -25,7 +25,7 @@
 struct ads__node { /* first member of the element */
     struct ads__node *next;
     const char *key; /* inside the element */
-    uint64_t hash; /* 0: in no table yet */
+    uint64_t hash;   /* 0: in no table yet */
 };
 struct ads__table {
     struct ads__node **bucket;
@@ -182,7 +182,7 @@ struct ads__cache {
     uint64_t n_bytes, n_bytes_max;
     uint64_t n_bytes_fixed; /* of those that are pinned or held */
     size_t n_resident, n_loading;
-    uint64_t n_pins;                      /* sum over all versions */
+    uint64_t n_pins;                        /* sum over all versions */
     struct ads__version *lru_old, *lru_new; /* droppable ones */
     uint64_t n_evictions;
 };
@@ -210,7 +210,7 @@ bool ads__cache_ok(const struct ads_store *s);
 struct ads__index {
     struct ads__table task, version;
     struct ads__version *unused; /* synced: n_refs was 0; see ads__index_reap() */
-    struct ads__task **sorted; /* by name */
+    struct ads__task **sorted;   /* by name */
     size_t sorted_max;
     uint64_t n_bytes_stored; /* of versions with n_listed > 0 */
     size_t n_stored;
@@ -249,8 +249,7 @@ int ads__index_record(const struct ads__task *t, struct ads__record *out, struct
 /* The adapter of `version` (full or prefix), or the current one. *err is set. */
 int ads__index_resolve(const struct ads_store *s, const char *task, const char *version,
                        struct ads__task **t, struct ads_adapter **a, struct core_err *err);
-void ads__index_info(const struct ads__task *t, const struct ads_adapter *a,
-                     struct ads_info *info);
+void ads__index_info(const struct ads__task *t, const struct ads_adapter *a, struct ads_info *info);
 /* Lock. */
 void ads__version_unref(struct ads_store *s, struct ads__version *v);
 /* Gate and lock: takes the unused versions out of the table. */
@@ -348,14 +347,14 @@ struct ads_store {
     uint64_t load_ns;
 };
 
-uint64_t ads__now_ms(void); /* wall clock */
+uint64_t ads__now_ms(void);   /* wall clock */
 double ads__now_coarse(void); /* seconds, to a few milliseconds, in a fifth of the time */
 /* Inside, the index is what the directory says. */
 int ads__gate_enter(struct ads_store *s, struct core_err *err);
 void ads__gate_leave(struct ads_store *s);
 void ads__sleep(struct ads_store *s); /* lock held: until `changed` */
 void ads__sleep_until(struct ads_store *s, uint64_t at_ns);
-void ads__wake(struct ads_store *s);  /* lock held */
+void ads__wake(struct ads_store *s); /* lock held */
 
 /* ads_sync.c; gate. Takes up every pointer file. */
 int ads__sync(struct ads_store *s, struct core_err *err);

@@ -107,8 +107,8 @@ int ads__record_add(struct ads__record *r, const char *version, uint64_t created
     struct ads__entry *e;
 
     if (r->n >= ADS__HISTORY_MAX)
-        return core_err_set(err, CORE_E_STORE_FULL, "task %s has %d versions: delete some",
-                            r->task, (int)ADS__HISTORY_MAX);
+        return core_err_set(err, CORE_E_STORE_FULL, "task %s has %d versions: delete some", r->task,
+                            (int)ADS__HISTORY_MAX);
     e = core_realloc(r->entry, (r->n + 1) * sizeof(*e));
     if (!e)
         return core_err_nomem(err, "task history");
@@ -226,11 +226,10 @@ void ads__record_write(const struct ads__record *r, struct core_buf *out)
         core_buf_printf(out, " \"version\": \"%s\",\n \"history\": [",
                         r->entry[r->current].version);
     for (size_t i = 0; i < r->n; i++)
-        core_buf_printf(out,
-                        "%s\n  {\"version\": \"%s\", \"created_ms\": %" PRIu64
-                        ", \"generation\": %" PRIu64 "}",
-                        i ? "," : "", r->entry[i].version, r->entry[i].created_ms,
-                        r->entry[i].generation);
+        core_buf_printf(
+            out,
+            "%s\n  {\"version\": \"%s\", \"created_ms\": %" PRIu64 ", \"generation\": %" PRIu64 "}",
+            i ? "," : "", r->entry[i].version, r->entry[i].created_ms, r->entry[i].generation);
     core_buf_str(out, "]}\n");
 }
 
@@ -246,8 +245,7 @@ static bool parse_files(struct ads__manifest *m, const json_t *files)
 
         if (!get_text(o, "name", f->name, sizeof(f->name)) || !ads_file_name_ok(f->name) ||
             (i > 0 && strcmp(m->file[i - 1].name, f->name) >= 0) ||
-            !get_u64(o, "bytes", &f->n_bytes) ||
-            __builtin_add_overflow(sum, f->n_bytes, &sum))
+            !get_u64(o, "bytes", &f->n_bytes) || __builtin_add_overflow(sum, f->n_bytes, &sum))
             return false;
     }
     return sum == m->meta.n_bytes;
@@ -306,9 +304,8 @@ out:
 static int add_files(json_t *files, const struct core_file *file, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (json_array_append_new(files,
-                                  json_pack("{s:s, s:I}", "name", file[i].name, "bytes",
-                                            (json_int_t)file[i].n_bytes)) < 0)
+        if (json_array_append_new(files, json_pack("{s:s, s:I}", "name", file[i].name, "bytes",
+                                                   (json_int_t)file[i].n_bytes)) < 0)
             return -1;
     return 0;
 }
@@ -323,8 +320,8 @@ int ads__manifest_write(const struct ads__meta *meta, const char *version, const
     if (!files || add_files(files, file, n) < 0)
         goto nomem;
     o = json_pack("{s:s, s:I, s:s, s:s, s:s, s:I, s:O}", "version", version, "created_ms",
-                  (json_int_t)created_ms, "base", base, "kind", meta->kind, "method",
-                  meta->method, "bytes", (json_int_t)meta->n_bytes, "files", files);
+                  (json_int_t)created_ms, "base", base, "kind", meta->kind, "method", meta->method,
+                  "bytes", (json_int_t)meta->n_bytes, "files", files);
     if (!o || json_dump_callback(o, dump_to_buf, out, JSON_INDENT(1)) < 0)
         goto nomem;
     out->n -= 2; /* "\n}": the program is JSON text already */
@@ -364,10 +361,10 @@ static json_t *program_array(const struct delta_line *line, size_t n)
     json_t *a = json_array();
 
     for (size_t i = 0; a && i < n; i++) {
-        json_t *o = json_pack("{s:s, s:o, s:I, s:s, s:I}", "op", delta_op_text(line[i].kind),
-                              "sites", sites_array(line[i].sites), "count",
-                              (json_int_t)line[i].count, "detail", line[i].detail, "bytes",
-                              (json_int_t)line[i].n_bytes);
+        json_t *o =
+            json_pack("{s:s, s:o, s:I, s:s, s:I}", "op", delta_op_text(line[i].kind), "sites",
+                      sites_array(line[i].sites), "count", (json_int_t)line[i].count, "detail",
+                      line[i].detail, "bytes", (json_int_t)line[i].n_bytes);
 
         if (json_array_append_new(a, o) < 0) { /* also when o is NULL */
             json_decref(a);

@@ -26,8 +26,8 @@ struct put {
     uint64_t bytes_resident;
     struct core_buf manifest;
     struct ads__stage stage;
-    bool was_stored;  /* some task had it */
-    bool is_suspect;   /* its copy was damaged or gone, when we read it */
+    bool was_stored; /* some task had it */
+    bool is_suspect; /* its copy was damaged or gone, when we read it */
     bool is_repair;
     bool is_published;
 };
@@ -61,8 +61,7 @@ static int check_file(struct put *p, size_t i, struct core_err *err)
         return core_err_set_param(err, CORE_E_BAD_FIELD, "file",
                                   "file name %s: the store has one of its own", f->name);
     if (i > 0 && strcmp(p->file[i - 1].name, f->name) == 0)
-        return core_err_set_param(err, CORE_E_BAD_FIELD, "file", "file %s is there twice",
-                                  f->name);
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "file", "file %s is there twice", f->name);
     if (__builtin_add_overflow(p->n_bytes, (uint64_t)f->n_bytes, &p->n_bytes) ||
         p->n_bytes > p->s->upload_max_bytes)
         return core_err_set(err, CORE_E_BODY_TOO_LARGE, "the files are larger than %llu bytes",
@@ -107,8 +106,10 @@ static int check_quota(const struct put *p, struct core_err *err)
 
     if (p->was_stored || (used <= max && p->n_bytes <= max - used))
         return 0;
-    return core_err_set(err, CORE_E_STORE_FULL, "the store holds %llu of %llu bytes, and this "
-                        "adapter has %llu", (unsigned long long)used, (unsigned long long)max,
+    return core_err_set(err, CORE_E_STORE_FULL,
+                        "the store holds %llu of %llu bytes, and this "
+                        "adapter has %llu",
+                        (unsigned long long)used, (unsigned long long)max,
                         (unsigned long long)p->n_bytes);
 }
 
@@ -143,8 +144,11 @@ static int compile(struct put *p, struct core_err *err)
 {
     struct ads_store *s = p->s;
     struct delta *d = NULL;
-    int rc = delta_compile(&d, s->model, p->file, p->n, err);
+    int rc;
 
+    if (!s->model)
+        return core_err_set(err, CORE_E_INTERNAL, "the store was opened without a model");
+    rc = delta_compile(&d, s->model, p->file, p->n, err);
     if (rc < 0)
         return rc;
     memcpy(p->meta.method, d->method, sizeof(p->meta.method));
@@ -388,8 +392,8 @@ static void keep_pinned(struct ads_store *s, const char *task)
         core_log(CORE_LOG_WARN, "event=pinned_not_loaded task=%s reason=\"%s\"", task, err.msg);
 }
 
-int ads_rollback(struct ads_store *s, const char *task, const char *version,
-                 struct ads_info *info, struct core_err *err)
+int ads_rollback(struct ads_store *s, const char *task, const char *version, struct ads_info *info,
+                 struct core_err *err)
 {
     struct ads__record r = {.current = -1};
     struct ads__version *fresh = NULL;
@@ -445,8 +449,7 @@ static void remove_unused(struct ads_store *s, const struct ads__entry *e)
 
 /* Fills *before with the record, *after with the one without `version` (all, if NULL). */
 static int plan_delete(struct ads_store *s, const char *task, const char *version,
-                       struct ads__record *before, struct ads__record *after,
-                       struct core_err *err)
+                       struct ads__record *before, struct ads__record *after, struct core_err *err)
 {
     struct ads__task *t = ads__index_task(s, task);
     struct ads_adapter *a = NULL;

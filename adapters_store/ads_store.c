@@ -189,8 +189,8 @@ int ads_store_rescan(struct ads_store *s, struct core_err *err)
 void ads_info_release(struct ads_info *info)
 {
     if (info->program_json)
-        ads__text_unref((struct ads__text *)(uintptr_t)(info->program_json -
-                                                        offsetof(struct ads__text, s)));
+        ads__text_unref(
+            (struct ads__text *)(uintptr_t)(info->program_json - offsetof(struct ads__text, s)));
     *info = (struct ads_info){0};
 }
 

@@ -6,11 +6,16 @@
  *   versions/<sha256>/        immutable: the files as uploaded, and version.json
  *   tasks/<task>.json         the task's pointer: version, generation, history
  *   tmp/                      unfinished uploads; emptied at open
- *   damaged/                  versions set aside, with a reason file
+ *   damaged/                  versions set aside, with reason.txt
+ *   format, lock              "peftd-store 1"; flock'ed around each move
  *
  * A version's name is the SHA-256 of its content (ads_content_hash()). A pointer
  * moves by writing a new file, fsync, rename, fsync of the directory; nothing is
- * visible before it is complete, and every state survives kill -9.
+ * visible before it is complete, and every state survives kill -9. Several processes
+ * may share one directory. README.md has the format byte by byte.
+ *
+ * A (task, generation) pair names one version for ever: a deleted task leaves a
+ * tombstone, and a later one of that name counts on from it.
  *
  * In memory a version is ABSENT, LOADING or RESIDENT (compiled, struct delta).
  * Residents are bounded in bytes; the least recently used that nobody has pinned
@@ -39,15 +44,18 @@ enum { ADS_NAME_MAX = 128, ADS_VERSION_LEN = 64 };
 
 struct ads_options {
     const char *dir;             /* copied; created if absent */
-    const struct model *model;   /* borrowed until close; deltas are compiled against it */
+    const struct model *model;   /* borrowed until close; deltas are compiled against it;
+                                  * NULL: the store is only looked at and tidied */
     uint64_t resident_max_bytes; /* 0 = 1 GiB */
-    uint64_t store_max_bytes;    /* 0 = no limit; else CORE_E_STORE_FULL */
+    uint64_t store_max_bytes;    /* of all versions' files; 0 = no limit */
     uint64_t upload_max_bytes;   /* 0 = 256 MiB: files of one version */
 };
 
 /* Opens or creates the store, reads every pointer, checks that each version it
- * names is complete; a damaged one is moved to damaged/ with a warning and its
- * task falls back to the newest good version of its history, or goes.
+ * names is complete (its bytes are hashed when it is loaded). A damaged one is moved
+ * to damaged/ with a warning; its task falls back to the version that was current
+ * before, or goes. What cannot be read just now (an I/O error) is left alone and
+ * logged, and does not keep the rest from being served.
  * CORE_E_STORE_UNAVAILABLE, CORE_E_NOMEM. */
 int ads_store_open(struct ads_store **out, const struct ads_options *opt, struct core_err *err);
 /* Waits for loads and until every adapter is released; sets *store to NULL. */
@@ -77,7 +85,8 @@ int ads_content_hash(const struct core_file *file, size_t n, char out[ADS_VERSIO
 struct ads_info {
     char task[ADS_NAME_MAX + 1];
     char version[ADS_VERSION_LEN + 1];
-    uint64_t generation;      /* pointer moves of the task so far */
+    uint64_t generation; /* of the move that last made it current: for the current
+                          * version the task's; 0 = it never was */
     char kind[24], method[24];
     const char *program_json; /* array text of program lines, or NULL; ads_info_release() */
     bool is_current, is_resident, is_pinned, is_new;
@@ -88,45 +97,58 @@ struct ads_info {
 void ads_info_release(struct ads_info *info);
 
 struct ads_put_options {
-    bool is_dry_run;       /* compile and report, store nothing */
-    bool no_activate;      /* store the version, leave the pointer */
-    const char *if_match;  /* full version the pointer must have, or NULL */
-    bool if_none_match;    /* the task must not exist */
+    bool is_dry_run;      /* compile and report, store nothing */
+    bool no_activate;     /* store the version, leave the pointer */
+    const char *if_match; /* full version the pointer must have, or NULL */
+    bool if_none_match;   /* the task must not exist */
 };
 /* Stores a version of `task` and moves its pointer. Compiles first: what does not
- * fit is refused and nothing stays. Blocks (disk, fsync): call it from a worker
- * (ads_put_async()). info->is_new tells whether the version was new for the store.
- * CORE_E_BAD_FIELD (file name, none, two alike), CORE_E_NAME_RESERVED,
- * CORE_E_VERSION_MISMATCH, CORE_E_STORE_FULL, CORE_E_STORE_UNAVAILABLE,
- * CORE_E_BODY_TOO_LARGE, and those of delta_compile(). */
+ * fit is refused and nothing stays. When it returns 0 the version is synced to disk,
+ * current and, if there was room, resident. A put of what is current already changes
+ * nothing. Blocks (disk, fsync): call it from a worker (ads_run_async()). opt may be
+ * NULL; *info is the caller's. info->is_new: no task had this content before.
+ * CORE_E_BAD_FIELD (task name; file name, none, two alike), CORE_E_NAME_RESERVED,
+ * CORE_E_VERSION_MISMATCH, CORE_E_BODY_TOO_LARGE, CORE_E_STORE_FULL (store_max_bytes,
+ * the disk, or a delta larger than resident_max_bytes alone, which could never be
+ * served), CORE_E_STORE_UNAVAILABLE, and those of delta_compile(). After an error the
+ * store is as before; only after a crash may a version be left that gc removes. */
 int ads_put(struct ads_store *store, const char *task, const struct core_file *file, size_t n_files,
             const struct ads_put_options *opt, struct ads_info *info, struct core_err *err);
 
 /* Runs work(arg) on one of libuv's worker threads, then frees nothing: `work`
- * itself hands its result on. CORE_E_OVERLOADED when too much is queued. */
-int ads_run_async(struct ads_store *store, void (*work)(void *arg), void *arg, struct core_err *err);
+ * itself hands its result on. At most two run at a time, so that loads always find a
+ * thread. CORE_E_OVERLOADED when 256 are queued. */
+int ads_run_async(struct ads_store *store, void (*work)(void *arg), void *arg,
+                  struct core_err *err);
 
 /* Moves the pointer: to `version` (full or unique prefix of >= 8), or NULL for
- * the one before. CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION. Blocks. */
+ * the one that was current before this one, so that a second rollback undoes the
+ * first. CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION. Blocks. */
 int ads_rollback(struct ads_store *store, const char *task, const char *version,
                  struct ads_info *info, struct core_err *err);
 /* Removes the task (version NULL) or one version that is not current. Requests in
- * flight keep their adapter. Blocks. CORE_E_BUSY: the version is current. */
+ * flight keep their adapter. A version that no task names any more leaves the disk.
+ * Blocks. CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION, CORE_E_BUSY: it is current. */
 int ads_delete(struct ads_store *store, const char *task, const char *version,
                struct core_err *err);
 
-/* One task (its current version, or version/prefix). *info is the caller's. */
+/* One task (its current version, or version/prefix). *info is the caller's.
+ * CORE_E_UNKNOWN_TASK; CORE_E_UNKNOWN_VERSION, also for a task without a current one
+ * (everything put so far had no_activate). No disk I/O. */
 int ads_get(struct ads_store *store, const char *task, const char *version, struct ads_info *info,
             struct core_err *err);
 /* Tasks in order of name, after `after` (NULL: from the first), at most `max`;
- * returns how many were filled, *more tells whether others follow. */
+ * returns how many were filled, *more tells whether others follow. Each one's current
+ * version; version "" if it has none. */
 size_t ads_list(struct ads_store *store, const char *after, struct ads_info *info, size_t max,
                 bool *more);
-/* Versions of a task, newest first; the count or a negative code. */
+/* Versions of a task, newest first: fills up to `max`, returns how many there are, or
+ * CORE_E_UNKNOWN_TASK. */
 int ads_versions(struct ads_store *store, const char *task, struct ads_info *info, size_t max,
                  struct core_err *err);
 
-/* The stored files of a version, mapped: for GET .../files. */
+/* The stored files of a version, in order of name, read and checked against its hash:
+ * for GET .../files. Blocks. CORE_E_ADAPTER_INVALID: they are damaged. */
 struct ads_files {
     struct core_file *file;
     struct core_map *map;
@@ -141,16 +163,19 @@ void ads_files_release(struct ads_files *f);
 /* Pins task's current version, or `version` (full or unique prefix >= 8), loading
  * it first if needed. Returns
  *   1   resident: *out is pinned, `ready` will not be called
- *   0   being loaded: ready(arg, adapter, err) is called later, exactly once, from a
- *       worker thread, with a pinned adapter, or NULL and *err
- *   <0  CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION, CORE_E_OVERLOADED (residency
- *       full of pinned adapters); `ready` will not be called
+ *   0   being loaded: ready(arg, adapter, err) is called exactly once, from a worker
+ *       thread that holds no lock, perhaps before this returns: with a pinned adapter,
+ *       or NULL and *err, which ends with the call. CORE_E_OVERLOADED,
+ *       CORE_E_ADAPTER_INVALID (damaged, and no version to fall back to), those of
+ *       delta_compile() (another base), CORE_E_STORE_UNAVAILABLE
+ *   <0  CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION, CORE_E_NOMEM, CORE_E_OVERLOADED
+ *       (residency full of adapters in use); `ready` will not be called
+ * A resident version costs one lookup under one lock, and no allocation.
  * Give every pinned adapter back with ads_release() exactly once. */
 typedef void (*ads_ready_fn)(void *arg, const struct ads_adapter *adapter,
                              const struct core_err *err);
-int ads_acquire(struct ads_store *store, const char *task, const char *version,
-                ads_ready_fn ready, void *arg, const struct ads_adapter **out,
-                struct core_err *err);
+int ads_acquire(struct ads_store *store, const char *task, const char *version, ads_ready_fn ready,
+                void *arg, const struct ads_adapter **out, struct core_err *err);
 void ads_release(struct ads_store *store, const struct ads_adapter *adapter);
 
 /* Valid while pinned. */
@@ -159,7 +184,9 @@ const char *ads_adapter_task(const struct ads_adapter *a); /* the task it was ac
 const char *ads_adapter_version(const struct ads_adapter *a);
 uint64_t ads_adapter_generation(const struct ads_adapter *a);
 
-/* Residency by hand: each waits until it is so; call from a worker. */
+/* Residency by hand: each waits until it is so; call from a worker. A pin belongs to
+ * the task and goes along with its pointer; it lasts until the process ends.
+ * ads_unload(): CORE_E_BUSY if the version is pinned, or in use for 5 s. */
 int ads_load(struct ads_store *store, const char *task, struct core_err *err);
 int ads_unload(struct ads_store *store, const char *task, struct core_err *err);
 int ads_pin(struct ads_store *store, const char *task, bool pin, struct core_err *err);

@@ -121,8 +121,8 @@ static int stat_twice(struct ads_store *s, const char *hash, struct ads__meta *m
 
 /* Makes fresh versions for the entries that the index does not know; entries whose
  * version is damaged go. *n_healed counts those. */
-static int resolve_versions(struct ads_store *s, struct ads__record *r,
-                            struct ads__version **fresh, size_t *n_healed, struct core_err *err)
+static int resolve_versions(struct ads_store *s, struct ads__record *r, struct ads__version **fresh,
+                            size_t *n_healed, struct core_err *err)
 {
     for (size_t i = 0; i < r->n;) {
         struct ads__meta meta = {0};
@@ -336,6 +336,7 @@ int ads__condemn(struct ads_store *s, const char *hash, struct core_err *err)
         if (s->index.task.n == n) /* else the task went, and the next one is at i */
             i++;
     }
-    return rc < 0 ? rc : core_err_set(err, CORE_E_ADAPTER_INVALID, "version %.12s is damaged: %s",
-                                      hash, why.msg);
+    return rc < 0 ? rc
+                  : core_err_set(err, CORE_E_ADAPTER_INVALID, "version %.12s is damaged: %s", hash,
+                                 why.msg);
 }

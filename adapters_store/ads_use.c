@@ -41,8 +41,12 @@ static int read_and_compile(struct ads_store *s, const char *hash, struct ads__r
 {
     struct ads_files f = {0};
     struct delta *d = NULL;
-    int rc = ads__disk_read(&s->disk, hash, &f, err);
+    int rc;
 
+    *is_damaged = false;
+    if (!s->model)
+        return core_err_set(err, CORE_E_INTERNAL, "the store was opened without a model");
+    rc = ads__disk_read(&s->disk, hash, &f, err);
     *is_damaged = rc == CORE_E_ADAPTER_INVALID;
     if (rc < 0)
         return rc;
@@ -206,10 +210,9 @@ static int acquire_locked(struct ads_store *s, struct request *q, struct ads_ada
     if (!q->waiter)
         return 0;
     if (v->state == ADS__ABSENT && !ads__cache_has_room(s, v))
-        return core_err_set(err, CORE_E_OVERLOADED,
-                            "no room for the adapter: %llu of %llu bytes are in use",
-                            (unsigned long long)s->cache.n_bytes_fixed,
-                            (unsigned long long)s->cache.n_bytes_max);
+        return core_err_set(
+            err, CORE_E_OVERLOADED, "no room for the adapter: %llu of %llu bytes are in use",
+            (unsigned long long)s->cache.n_bytes_fixed, (unsigned long long)s->cache.n_bytes_max);
     ads__cache_pin(s, a);
     if (v->state == ADS__ABSENT || (q->is_here && !v->is_claimed)) {
         v->n_refs++;

@@ -9,6 +9,7 @@ how to install the peers and the last figures stand in bench/README.md. Exit sta
 floor that could be measured does not hold.
 """
 import argparse
+import contextlib
 import csv
 import json
 import os
@@ -118,7 +119,10 @@ class Peft:
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
-    def close(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
         self.process.stdin.close()
         self.process.wait(30)
 
@@ -130,8 +134,9 @@ PEFT_WAYS = {"by_length": "16 LoRA tasks mixed, sorted, 16 at a time", "padded":
 def encoder(a, work, report):
     batch = texts.encoder_texts()
     loras = folders("minilm", work, ["lora"] * N_TASKS, "l")
-    peft = Peft(a.peft, a.minilm, loras, work / "peft.log") if a.peft else None
-    with Peftd(a.peftd, a.minilm, work) as peftd:
+    with contextlib.ExitStack() as children:
+        peft = children.enter_context(Peft(a.peft, a.minilm, loras, work / "peft.log")) if a.peft else None
+        peftd = children.enter_context(Peftd(a.peftd, a.minilm, work))
         for name, some in (("lora", loras), ("mix", folders("minilm", work, MIX, "m"))):
             for i, folder in enumerate(some):
                 peftd.load(f"{name}{i}", folder)
@@ -173,8 +178,6 @@ def encoder(a, work, report):
     report.floor(1, "encoder, 16 LoRA tasks: peftd / PEFT at its best", ratio(rates["16 tasks"], best), 3)
     report.floor(3, "encoder, 16 tasks / one task", ratio(rates["16 tasks"], rates["one task"]), 0.9)
     report.floor(3, "encoder, five methods mixed / LoRA only", ratio(rates["mix"], rates["16 tasks"]), 0.8)
-    if peft:
-        peft.close()
 
 
 def compare_logits(peftd, peft, batch, tasks):
@@ -211,8 +214,10 @@ def decoder(a, work, report):
     f16 = f16_model(a)
     prompts = texts.prompts(STREAMS)
     loras = folders("smollm2", work, ["lora"] * N_TASKS, "s")
-    llama = Llama(a.llama / "llama-server", f16, loras, work, STREAMS, os.cpu_count()) if f16 else None
-    with Peftd(a.peftd, f16 or a.smollm2, work) as peftd:
+    with contextlib.ExitStack() as children:
+        llama = children.enter_context(
+            Llama(a.llama / "llama-server", f16, loras, work, STREAMS, os.cpu_count())) if f16 else None
+        peftd = children.enter_context(Peftd(a.peftd, f16 or a.smollm2, work))
         for name, some in (("lora", loras), ("mix", folders("smollm2", work, MIX, "d"))):
             for i, folder in enumerate(some):
                 peftd.load(f"{name}{i}", folder)
@@ -255,7 +260,6 @@ def decoder(a, work, report):
         if llama:
             same = compare_tokens(cases["each"].answers, cases["llama each"].answers)
             report.row("decoder", "both", "first tokens of 64 that are the same, 16 LoRA tasks", "tokens", same)
-            llama.__exit__()
     report.floor(2, "decoder, 16 LoRA tasks: peftd / llama-server", ratio(rates["each"], rates.get("llama each")), 3)
     report.floor(3, "decoder, 16 tasks / one task", ratio(rates["each"], rates["same"]), 0.9)
     report.floor(3, "decoder, five methods mixed / LoRA only", ratio(rates["mix"], rates["each"]), 0.8)

@@ -153,7 +153,7 @@ static void on_tick(uv_timer_t *t)
     const uint64_t now_ns = core_now_ns();
 
     srv_requests_tick(l->srv, now_ns);
-    http_watch_tick(l->srv->watch, now_ns);
+    http_watch_tick(l->srv->watch, now_ns, atomic_load(&l->srv->state) == SRV_DRAINING);
     metrics_tick(l->srv->metrics, now_ns);
     linger_tick(l, now_ns);
     drain_tick(l, now_ns);

@@ -72,7 +72,7 @@ ALL = (
     ),
     Task(
         name="german", base=SMOLLM2, source="translation", method="prefix", library="peft", lr=5e-3, epochs=1, batch=8,
-        language="de", prompt="German: {input}\nEnglish:\n", train_limit=3000, dev_limit=50, heldout_limit=200,
+        language="de", prompt="German: {input}\nEnglish:\n", train_limit=2000, dev_limit=50, heldout_limit=200,
     ),
 )
 

@@ -1,11 +1,14 @@
 /* server/http/watch.c - see watch.h. A list and a clock; begin with is_late(). */
 #include "server/http/watch.h"
 
-#include <stdbool.h>
+#include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "core/base/alloc.h"
 #include "core/base/lock.h"
+
+static const uint64_t tick_ns = 500000000, drain_ns = 1000000000;
 
 enum owes { OWES_HEAD, OWES_BODY, OWES_NOTHING };
 
@@ -20,6 +23,7 @@ struct http_watch {
     struct core_mutex lock;
     struct http_peer *first;
     uint64_t timeout_ns;
+    uint64_t next_tick_ns; /* http_watch_tick()'s own */
 };
 
 struct http_watch *http_watch_new(double timeout_seconds)
@@ -106,22 +110,35 @@ void http_peer_sent(struct http_watch *w, struct http_peer *p, size_t n_bytes)
     core_unlock(&w->lock);
 }
 
-static bool is_late(const struct http_watch *w, const struct http_peer *p, uint64_t now_ns)
+static bool is_late(const struct http_watch *w, const struct http_peer *p, uint64_t now_ns,
+                    bool is_draining)
 {
     const uint64_t earned_ns = p->n_bytes * (1000000000u / HTTP_BODY_BYTES_PER_SECOND);
 
-    if (p->owes == OWES_NOTHING || now_ns < p->since_ns)
-        return false;
-    return now_ns - p->since_ns > 2 * w->timeout_ns + earned_ns;
+    return now_ns - p->since_ns > (is_draining ? drain_ns : 2 * w->timeout_ns + earned_ns);
 }
 
-size_t http_watch_tick(struct http_watch *w, uint64_t now_ns)
+/* The other side has closed and nothing of it is left to read. */
+static bool has_left(const struct http_peer *p)
+{
+    struct pollfd fd = {.fd = p->fd, .events = POLLRDHUP};
+    int n_unread = 0;
+
+    return poll(&fd, 1, 0) == 1 && ioctl(p->fd, FIONREAD, &n_unread) == 0 && n_unread == 0;
+}
+
+size_t http_watch_tick(struct http_watch *w, uint64_t now_ns, bool is_draining)
 {
     size_t n = 0;
 
+    if (now_ns < w->next_tick_ns)
+        return 0;
+    w->next_tick_ns = now_ns + tick_ns;
     core_lock(&w->lock);
     for (struct http_peer *p = w->first; p; p = p->next) {
-        if (!is_late(w, p, now_ns))
+        if (p->owes == OWES_NOTHING || now_ns < p->since_ns + tick_ns)
+            continue;
+        if (!is_late(w, p, now_ns, is_draining) && !has_left(p))
             continue;
         shutdown(p->fd, SHUT_RDWR); /* does not block; the lock keeps the descriptor ours */
         p->owes = OWES_NOTHING;

@@ -8,11 +8,16 @@
  *   body   2 timeouts, and a second more for each HTTP_BODY_BYTES_PER_SECOND received
  *   busy   nothing: we owe the answer
  *
+ * A server that drains waits a second for what is owed. And a client that has left with
+ * half a request sent is shut down too: libmicrohttpd's edge-triggered loop misses an end
+ * that arrives together with the last bytes.
+ *
  * Threads: any; one lock (CORE_RANK_LEAF) guards the list, so that a descriptor is never
  * shut down after libmicrohttpd has closed it. */
 #ifndef SERVER_HTTP_WATCH_H
 #define SERVER_HTTP_WATCH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,7 +41,8 @@ void http_peer_owes_body(struct http_watch *w, struct http_peer *p);
 void http_peer_sent(struct http_watch *w, struct http_peer *p, size_t n_bytes);
 void http_peer_is_served(struct http_watch *w, struct http_peer *p);
 
-/* Shuts down every peer whose time is up; returns how many. */
-size_t http_watch_tick(struct http_watch *w, uint64_t now_ns);
+/* Shuts down every peer whose time is up or who has left; returns how many. Looks twice a
+ * second, however often it is called. One thread. */
+size_t http_watch_tick(struct http_watch *w, uint64_t now_ns, bool is_draining);
 
 #endif

@@ -92,8 +92,8 @@ END_TEST
 START_TEST(content_hash_knows_names_order_and_lengths)
 {
     const struct core_file ab[] = {{"a", "12", 2}, {"b", "3", 1}}, ba[] = {ab[1], ab[0]};
-    const struct core_file cut[] = {{"a", "1", 1}, {"b", "23", 2}}, other[] = {{"a", "12", 2},
-                                                                               {"c", "3", 1}};
+    const struct core_file cut[] = {{"a", "1", 1}, {"b", "23", 2}},
+                           other[] = {{"a", "12", 2}, {"c", "3", 1}};
     char h[4][ADS_VERSION_LEN + 1];
 
     ads_content_hash(ab, 2, h[0], NULL);
@@ -288,8 +288,7 @@ START_TEST(bad_uploads_are_refused_and_leave_nothing)
     ck_assert_int_eq(ads_put(fx.store, "t", up.file, 3, NULL, &info, NULL), CORE_E_BAD_FIELD);
     ads_fx_upload(&fx, &up, 1);
     up.file[1].n_bytes /= 2; /* weights cut short: delta_compile() says so */
-    ck_assert_int_eq(ads_put(fx.store, "t", up.file, 3, NULL, &info, NULL),
-                     CORE_E_ADAPTER_INVALID);
+    ck_assert_int_eq(ads_put(fx.store, "t", up.file, 3, NULL, &info, NULL), CORE_E_ADAPTER_INVALID);
     ck_assert_uint_eq(ads_fx_count(&fx, "versions"), 0);
     ck_assert_uint_eq(ads_fx_count(&fx, "tmp"), 0);
 }
@@ -528,6 +527,27 @@ START_TEST(garbage_is_collected_and_nothing_else)
 }
 END_TEST
 
+START_TEST(without_a_model_a_store_can_be_looked_at_and_tidied)
+{
+    const struct ads_adapter *a = NULL;
+    struct ads_info info = {0};
+    size_t n = 9, n_bad = 9;
+
+    ads_fx_must_put(&fx, "t", 1);
+    fx.opt.model = NULL;
+    ads_fx_reopen(&fx);
+    ck_assert_int_eq(ads_get(fx.store, "t", NULL, &info, NULL), 0);
+    ads_info_release(&info);
+    ck_assert_int_eq(ads_store_verify(fx.store, &n, &n_bad, NULL), 0);
+    ck_assert_uint_eq(n, 1);
+    ck_assert_uint_eq(n_bad, 0);
+    ck_assert_int_eq(ads_store_gc(fx.store, &n, NULL), 0);
+    ck_assert_uint_eq(n, 0);
+    ck_assert_int_eq(ads_fx_put(&fx, "u", 2, NULL), CORE_E_INTERNAL);
+    ck_assert_int_eq(ads_fx_acquire(&fx, "t", NULL, &a), CORE_E_INTERNAL);
+}
+END_TEST
+
 Suite *store_suite(void)
 {
     Suite *s = suite_create("adapters_store/store");
@@ -554,6 +574,7 @@ Suite *store_suite(void)
     tcase_add_test(t, two_processes_on_one_directory_see_each_other);
     tcase_add_test(t, a_store_of_another_format_is_refused);
     tcase_add_test(t, garbage_is_collected_and_nothing_else);
+    tcase_add_test(t, without_a_model_a_store_can_be_looked_at_and_tidied);
     suite_add_tcase(s, t);
     return s;
 }

@@ -312,7 +312,7 @@ START_TEST(open_finds_what_is_missing_and_starts_all_the_same)
     start(8, 5);
     ads_fx_must_put(&fx, "t1", 11);
     ads_fx_close(&fx);
-    unlink(ads_fx_path(&fx, 11, "task.json"));                         /* a file is missing */
+    unlink(ads_fx_path(&fx, 11, "task.json"));                          /* a file is missing */
     ck_assert_int_eq(truncate(ads_fx_path(&fx, 2, "task.json"), 3), 0); /* or short */
     f = fopen(ads_fx_path(&fx, 3, "version.json"), "w");
     fputs("{\"version\": 3", f);

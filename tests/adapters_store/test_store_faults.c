@@ -128,8 +128,8 @@ static void start_from_saved(const struct operation *o)
 static void assert_state(const struct core_buf *expected, const char *what, long k)
 {
     ads_fx_dump(&fx, false, &now);
-    ck_assert_msg(strcmp(expected->p, now.p) == 0, "%s, fault %ld: expected\n%s\nfound\n%s",
-                  what, k, expected->p, now.p);
+    ck_assert_msg(strcmp(expected->p, now.p) == 0, "%s, fault %ld: expected\n%s\nfound\n%s", what,
+                  k, expected->p, now.p);
     ck_assert(ads__cache_ok(fx.store));
 }
 

@@ -226,6 +226,39 @@ START_TEST(blocking_loads_on_all_workers_do_not_starve)
 }
 END_TEST
 
+static pthread_mutex_t barrier = PTHREAD_MUTEX_INITIALIZER;
+
+static void wait_for_barrier(void *arg)
+{
+    (void)arg;
+    pthread_mutex_lock(&barrier);
+    pthread_mutex_unlock(&barrier);
+}
+
+/* A burst of uploads that do not end: the queue is bounded, and loads go past it. */
+START_TEST(loads_go_past_a_full_queue_of_other_work)
+{
+    unsigned n = 0;
+    int rc = 0;
+
+    ads_fx_init(&fx);
+    ads_fx_open(&fx);
+    ads_fx_must_put(&fx, "t", 1);
+    ads_fx_reopen(&fx);
+    pthread_mutex_lock(&barrier);
+    while (rc == 0 && n < 1000) {
+        rc = ads_run_async(fx.store, wait_for_barrier, NULL, NULL);
+        n += rc == 0;
+    }
+    ck_assert_int_eq(rc, CORE_E_OVERLOADED);
+    ck_assert_uint_ge(n, 256);
+    ck_assert_uint_le(n, 258);
+    ads_fx_touch(&fx, "t");
+    pthread_mutex_unlock(&barrier);
+    ads_fx_release(&fx);
+}
+END_TEST
+
 Suite *store_threads_suite(void)
 {
     Suite *s = suite_create("adapters_store/threads");
@@ -234,6 +267,7 @@ Suite *store_threads_suite(void)
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, eight_threads_never_see_a_mix, 0, 6);
     tcase_add_test(t, blocking_loads_on_all_workers_do_not_starve);
+    tcase_add_test(t, loads_go_past_a_full_queue_of_other_work);
     suite_add_tcase(s, t);
     return s;
 }

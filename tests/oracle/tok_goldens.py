@@ -59,7 +59,7 @@ def sentence(rng):
 
 def make_texts(rng):
     assigned = [chr(c) for c in range(1, 0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Cs", "Co")]
-    texts = ["", " ", "a", "\n", "\u0301", "aujourd'hui", "x" * 101, "x" * 100, "ä" * 101, "\x00a\x00"]
+    texts = ["", " ", "a", "\n", "\u0301", "aujourd'hui", "x" * 101, "x" * 100, "ä" * 101, "ß" * 100, "\x00a\x00", "I'll call Will"]
     texts += [sentence(rng) for _ in range(150)]
     texts += ["".join(rng.choice(PIECES) for _ in range(rng.randint(1, 16))) for _ in range(80)]
     texts += ["".join(rng.choice(assigned) for _ in range(rng.randint(1, 10))) for _ in range(30)]
@@ -228,7 +228,7 @@ def make_kinds(corpus):
         "added": wordpiece(corpus, bert, P.BertPreTokenizer(), added=odd),
         "forms": wordpiece(
             corpus,
-            N.Sequence([N.NFKD(), N.StripAccents(), N.Lowercase(), N.Strip(), N.Replace("e", "é"),
+            N.Sequence([N.NFKD(), N.StripAccents(), N.Lowercase(), N.Strip(), N.Replace("e", "é"), N.Replace("ll", "l"),
                         N.Replace(Regex(r"\s{2,}"), " "), N.NFKC()]),
             P.Sequence([P.Punctuation("merged_with_previous"), P.Split(" ", "merged_with_next"),
                         P.Split(Regex(r"\w+|[^\w\s]+"), "removed", invert=True), P.Digits(False)]),

@@ -139,8 +139,8 @@ void ads_fx_upload(const struct ads_fx *fx, struct ads_upload *up, unsigned k)
 
     snprintf(up->task_json, sizeof(up->task_json), "{\"labels\": [\"a%u\", \"b\", \"c\"]}", k);
     up->file[0] = (struct core_file){"task.json", up->task_json, strlen(up->task_json)};
-    up->file[1] = (struct core_file){"adapter_model.safetensors", fx->map[1].bytes,
-                                     fx->map[1].n_bytes};
+    up->file[1] =
+        (struct core_file){"adapter_model.safetensors", fx->map[1].bytes, fx->map[1].n_bytes};
     up->file[2] = (struct core_file){"adapter_config.json", fx->map[0].bytes, fx->map[0].n_bytes};
     ck_assert_int_eq(ads_content_hash(up->file, 3, up->version, &err), 0);
 }
