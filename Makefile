@@ -36,10 +36,12 @@ ALL_SRC := $(CORE) $(STORE) $(SERVER) server/main.c
 # Instruction-set flags stand here and nowhere else (core/kern/kern.h, levels).
 ISA_avx2 := -mavx2 -mfma -mf16c
 ISA_avx512 := $(ISA_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl
-KERN_OPT := $(if $(filter release,$(VARIANT)),-O3)
+# No contraction of a * b + c by the compiler: the order of rounding is the kernels' own
+# choice, so that a row's bits do not depend on which loop computed it.
+KERN_OPT := $(if $(filter release,$(VARIANT)),-O3) -ffp-contract=off
 $(B)/core/kern/%.o: FLAGS_FILE += $(KERN_OPT)
-$(call obj,$(wildcard core/kern/*_avx2.c core/kern/*_avx2_*.c)): FLAGS_FILE += $(ISA_avx2)
-$(call obj,$(wildcard core/kern/*_avx512.c core/kern/*_avx512_*.c)): FLAGS_FILE += $(ISA_avx512)
+$(B)/core/kern/kern_avx2.o: FLAGS_FILE += $(ISA_avx2)
+$(B)/core/kern/kern_avx512.o: FLAGS_FILE += $(ISA_avx512)
 $(B)/server/main.o $(B)/server/api/info_get.o: FLAGS_FILE += -DPEFTD_COMMIT='"$(COMMIT)"'
 
 .PHONY: all help deps
@@ -131,8 +133,9 @@ FUZZ_OBJ := $(patsubst %.c,build/fuzz/%.o,$(CORE) $(STORE) $(SERVER))
 build/fuzz/%.o: %.c | build/.deps
 	@mkdir -p $(@D)
 	clang-14 $(FUZZ_FLAGS) $(FLAGS_FILE) -MMD -MP -c $< -o $@
-build/fuzz/core/kern/%_avx2.o build/fuzz/core/kern/%_avx2_product.o: FLAGS_FILE += $(ISA_avx2)
-build/fuzz/core/kern/%_avx512.o build/fuzz/core/kern/%_avx512_product.o: FLAGS_FILE += $(ISA_avx512)
+build/fuzz/core/kern/%.o: FLAGS_FILE += -ffp-contract=off
+build/fuzz/core/kern/kern_avx2.o: FLAGS_FILE += $(ISA_avx2)
+build/fuzz/core/kern/kern_avx512.o: FLAGS_FILE += $(ISA_avx512)
 build/fuzz/lib.a: $(FUZZ_OBJ)
 	@rm -f $@
 	ar rcs $@ $^

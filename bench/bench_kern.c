@@ -71,22 +71,21 @@ static float *samples(size_t n)
 }
 
 /* Twelve independent chains of vector multiply-adds, as many as a tile has. */
-#define FMA_LOOP(name, isa, bytes)                                           \
-    __attribute__((target(isa))) static void name(void *arg)                 \
-    {                                                                        \
-        typedef float vec __attribute__((vector_size(bytes)));               \
-        const float f = *(float *)arg;                                       \
-        vec s[12], x = {0}, y = {0};                                         \
-        x += f;                                                              \
-        y += 1.0f - f;                                                       \
-        for (int c = 0; c < 12; c++)                                         \
-            s[c] = x + (float)c;                                             \
-        for (int i = 0; i < 10000; i++)                                      \
-            _Pragma("GCC unroll 12") for (int c = 0; c < 12; c++)            \
-                s[c] = s[c] * x + y;                                         \
-        for (int c = 1; c < 12; c++)                                         \
-            s[0] += s[c];                                                    \
-        *(volatile float *)arg = s[0][0] * 1e-30f + f;                       \
+#define FMA_LOOP(name, isa, bytes)                                                     \
+    __attribute__((target(isa))) static void name(void *arg)                           \
+    {                                                                                  \
+        typedef float vec __attribute__((vector_size(bytes)));                         \
+        const float f = *(float *)arg;                                                 \
+        vec s[12], x = {0}, y = {0};                                                   \
+        x += f;                                                                        \
+        y += 1.0f - f;                                                                 \
+        for (int c = 0; c < 12; c++)                                                   \
+            s[c] = x + (float)c;                                                       \
+        for (int i = 0; i < 10000; i++)                                                \
+            _Pragma("GCC unroll 12") for (int c = 0; c < 12; c++) s[c] = s[c] * x + y; \
+        for (int c = 1; c < 12; c++)                                                   \
+            s[0] += s[c];                                                              \
+        *(volatile float *)arg = s[0][0] * 1e-30f + f;                                 \
     }
 
 #if defined(__x86_64__)
@@ -170,7 +169,11 @@ static void bench_linear(const struct kern_table *k, enum tensor_type type, size
     for (size_t i = 0; i < l.n_copies; i++)
         if (gemm_pack(&l.w[i], k, &t, NULL) < 0)
             abort();
-    l.a = (struct gemm_args){.x = x, .ldx = n_in, .y = y, .ldy = n_out, .col1 = n_out,
+    l.a = (struct gemm_args){.x = x,
+                             .ldx = n_in,
+                             .y = y,
+                             .ldy = n_out,
+                             .col1 = n_out,
                              .scratch = core_alloc_aligned(gemm_scratch_bytes())};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         double s, gflops, gbs;
@@ -197,8 +200,8 @@ static void bench_linear(const struct kern_table *k, enum tensor_type type, size
 static void bench_gemm(const struct kern_table *k, int only_type, const char *only_shape)
 {
     /* MiniLM's linears, then SmolLM2's. */
-    static const size_t shapes[][2] = {{384, 384},  {1536, 384}, {384, 1536},  {576, 576},
-                                       {192, 576},  {1536, 576}, {576, 1536}, {49152, 576}};
+    static const size_t shapes[][2] = {{384, 384}, {1536, 384}, {384, 1536}, {576, 576},
+                                       {192, 576}, {1536, 576}, {576, 1536}, {49152, 576}};
     static const enum tensor_type types[] = {TENSOR_F32, TENSOR_F16, TENSOR_Q8_0, TENSOR_Q4_1,
                                              TENSOR_Q4_0};
     const size_t n_types = k->level ? sizeof(types) / sizeof(types[0]) : 1;
@@ -333,9 +336,9 @@ static void run_row(void *arg)
 
 static void bench_rows(const struct kern_table *k)
 {
-    static const char *const names[N_ROWS] = {"none", "relu", "gelu", "gelu_new", "quick_gelu",
-                                              "silu", "tanh", "sigmoid", "leaky_relu", "swiglu",
-                                              "layer_norm", "rms_norm", "softmax", "add", "dot"};
+    static const char *const names[N_ROWS] = {
+        "none",       "relu",   "gelu",       "gelu_new", "quick_gelu", "silu", "tanh", "sigmoid",
+        "leaky_relu", "swiglu", "layer_norm", "rms_norm", "softmax",    "add",  "dot"};
     struct row r = {.k = k, .x = samples(ROW_N), .y = samples(ROW_N)};
 
     for (r.what = 0; r.what < N_ROWS; r.what++) {

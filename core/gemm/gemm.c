@@ -31,10 +31,9 @@ int gemm_pack(struct gemm_weight **out, const struct kern_table *k, const struct
         (!tensor_type_is_float(t->type) && !tensor_type_is_quantised(t->type))) {
         char shape[96];
 
-        return core_err_set_param(err, CORE_E_ADAPTER_MISMATCH, t->name,
-                                  "%s: %s %s is not a weight matrix", t->name,
-                                  tensor_type_text(t->type),
-                                  tensor_shape_text(t, shape, sizeof(shape)));
+        return core_err_set_param(
+            err, CORE_E_ADAPTER_MISMATCH, t->name, "%s: %s %s is not a weight matrix", t->name,
+            tensor_type_text(t->type), tensor_shape_text(t, shape, sizeof(shape)));
     }
     w = core_calloc(1, sizeof(*w));
     if (!w) {

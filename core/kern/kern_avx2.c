@@ -18,7 +18,7 @@ enum {
     VN = 8,
     GEMM_ROWS = 3,   /* 3 x 4 sums, 3 inputs, 1 weight: all 16 registers */
     NARROW_ROWS = 4, /* 4 x 2 sums leave room for scales and minima */
-    DOTS_ROWS = 3,  /* 3 x 4 sums, 3 inputs, 1 weight */
+    DOTS_ROWS = 3,   /* 3 x 4 sums, 3 inputs, 1 weight */
     OUTER_ROWS = 4
 };
 

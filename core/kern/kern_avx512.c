@@ -14,7 +14,7 @@ typedef __m512i vi; /* VN int32 */
 
 enum {
     VN = 16,
-    GEMM_ROWS = 14, /* 14 x 2 sums, 2 weights, 1 input: 31 of 32 registers */
+    GEMM_ROWS = 14,  /* 14 x 2 sums, 2 weights, 1 input: 31 of 32 registers */
     NARROW_ROWS = 8, /* 8 x 2 sums leave room for scales, minima and the table */
     DOTS_ROWS = 4,
     OUTER_ROWS = 8

@@ -9,9 +9,9 @@
 #include "core/base/err.h"
 #include "core/gemm/gemm.h"
 
-static const enum tensor_type types[] = {
-    TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_F64,  TENSOR_Q8_0, TENSOR_Q4_0,
-    TENSOR_Q4_1, TENSOR_Q5_0, TENSOR_Q5_1, TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K};
+static const enum tensor_type types[] = {TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_F64,
+                                         TENSOR_Q8_0, TENSOR_Q4_0, TENSOR_Q4_1, TENSOR_Q5_0,
+                                         TENSOR_Q5_1, TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K};
 enum { N_TYPES = sizeof(types) / sizeof(types[0]) };
 
 static unsigned all_levels(struct kern_table t[3])

@@ -54,8 +54,8 @@ static void check_chunk(const struct kern_table *t, enum kern_act act, const flo
         if (isnan(x[i]))
             REQUIRE(isnan(y[i]), "%s act %d (NaN) = %.9g", t->name, (int)act, (double)y[i]);
         else if (!isinf(x[i]))
-            REQUIRE(fabs((double)y[i] - want) <= tol, "%s act %d (%.9g) = %.9g, not %.9g",
-                          t->name, (int)act, (double)x[i], (double)y[i], want);
+            REQUIRE(fabs((double)y[i] - want) <= tol, "%s act %d (%.9g) = %.9g, not %.9g", t->name,
+                    (int)act, (double)x[i], (double)y[i], want);
     }
 }
 
@@ -100,10 +100,14 @@ END_TEST
 START_TEST(activations_at_infinity)
 {
     static const float limits[KERN_N_ACTS][2] = {
-        [KERN_ACT_NONE] = {-INFINITY, INFINITY}, [KERN_ACT_RELU] = {0.0f, INFINITY},
-        [KERN_ACT_GELU] = {NAN, INFINITY},       [KERN_ACT_GELU_NEW] = {NAN, INFINITY},
-        [KERN_ACT_QUICK_GELU] = {NAN, INFINITY}, [KERN_ACT_SILU] = {NAN, INFINITY},
-        [KERN_ACT_TANH] = {-1.0f, 1.0f},         [KERN_ACT_SIGMOID] = {0.0f, 1.0f},
+        [KERN_ACT_NONE] = {-INFINITY, INFINITY},
+        [KERN_ACT_RELU] = {0.0f, INFINITY},
+        [KERN_ACT_GELU] = {NAN, INFINITY},
+        [KERN_ACT_GELU_NEW] = {NAN, INFINITY},
+        [KERN_ACT_QUICK_GELU] = {NAN, INFINITY},
+        [KERN_ACT_SILU] = {NAN, INFINITY},
+        [KERN_ACT_TANH] = {-1.0f, 1.0f},
+        [KERN_ACT_SIGMOID] = {0.0f, 1.0f},
         [KERN_ACT_LEAKY_RELU] = {-INFINITY, INFINITY},
     };
     const float x[2] = {-INFINITY, INFINITY};
@@ -115,7 +119,7 @@ START_TEST(activations_at_infinity)
         t[l].act((enum kern_act)_i, 2, x, y);
         for (size_t i = 0; i < 2; i++)
             REQUIRE(isnan(limits[_i][i]) ? isnan(y[i]) : y[i] == limits[_i][i],
-                          "%s act %d (%g) = %g", t[l].name, _i, (double)x[i], (double)y[i]);
+                    "%s act %d (%g) = %g", t[l].name, _i, (double)x[i], (double)y[i]);
     }
 }
 END_TEST
@@ -158,8 +162,7 @@ START_TEST(swiglu_multiplies_silu_and_runs_in_place)
 
         t[l].swiglu(n, g.p, u.p, y.p);
         for (size_t i = 0; i < n; i++) {
-            const double want =
-                act_of(KERN_ACT_SILU, (double)sample(i, 1)) * (double)sample(i, 2);
+            const double want = act_of(KERN_ACT_SILU, (double)sample(i, 1)) * (double)sample(i, 2);
 
             ck_assert_double_eq_tol((double)((float *)y.p)[i], want, 5.0 * ulp_of(want) + 4e-7);
         }
@@ -200,8 +203,8 @@ START_TEST(softmax_is_right_and_masked_values_are_exactly_0)
         t[l].softmax(n, 0.75f, x);
         for (size_t i = 0; i < n; i++) {
             REQUIRE(fabsf(x[i] - want[i]) <= 5e-6f * want[i] + 1e-38f,
-                          "%s softmax of %zu: [%zu] = %.9g, not %.9g", t[l].name, n, i,
-                          (double)x[i], (double)want[i]);
+                    "%s softmax of %zu: [%zu] = %.9g, not %.9g", t[l].name, n, i, (double)x[i],
+                    (double)want[i]);
             if (i % 5 == 3)
                 ck_assert_float_eq(x[i], 0.0f);
         }

@@ -2,11 +2,11 @@
 #include "kern_test.h"
 
 static const struct kern_panel forms[] = {
-    {KERN_PANEL_F32, 0, false, false}, {KERN_PANEL_F16, 0, false, false},
+    {KERN_PANEL_F32, 0, false, false},  {KERN_PANEL_F16, 0, false, false},
     {KERN_PANEL_BF16, 0, false, false}, {KERN_PANEL_Q8, 32, false, true},
-    {KERN_PANEL_Q8, 32, true, true},   {KERN_PANEL_Q8, 32, true, false},
-    {KERN_PANEL_Q8, 16, false, false}, {KERN_PANEL_Q4, 32, false, true},
-    {KERN_PANEL_Q4, 32, true, true},   {KERN_PANEL_Q4, 32, true, false},
+    {KERN_PANEL_Q8, 32, true, true},    {KERN_PANEL_Q8, 32, true, false},
+    {KERN_PANEL_Q8, 16, false, false},  {KERN_PANEL_Q4, 32, false, true},
+    {KERN_PANEL_Q4, 32, true, true},    {KERN_PANEL_Q4, 32, true, false},
 };
 enum { N_FORMS = sizeof(forms) / sizeof(forms[0]), K_MAX = 320 };
 
@@ -58,9 +58,8 @@ START_TEST(widen_gives_the_values_that_the_form_defines)
 
             t[l].widen(p, ks[i], w.p, out.p);
             for (size_t j = 0; j < n; j++)
-                REQUIRE(got[j] == want[j], "%s form %d k %zu column %zu: %.9g, not %.9g",
-                              t[l].name, _i, j / KERN_PANEL, j % KERN_PANEL, (double)got[j],
-                              (double)want[j]);
+                REQUIRE(got[j] == want[j], "%s form %d k %zu column %zu: %.9g, not %.9g", t[l].name,
+                        _i, j / KERN_PANEL, j % KERN_PANEL, (double)got[j], (double)want[j]);
         }
         guarded_free(&w);
         guarded_free(&out);
@@ -80,8 +79,8 @@ START_TEST(a_record_means_what_its_contract_says)
     int8_t *q = (int8_t *)(rec + KERN_PANEL);
 
     kern_table_init(&t, 0);
-    rec[5] = 0.5f;               /* scale of column 5 */
-    rec[KERN_PANEL + 5] = 10.0f; /* its minimum */
+    rec[5] = 0.5f;                          /* scale of column 5 */
+    rec[KERN_PANEL + 5] = 10.0f;            /* its minimum */
     words[2 * KERN_PANEL + 5] = 0x00000d00; /* word 2, nibble 2: k = 18 */
     t.widen(&q4, 32, rec, out);
     ck_assert_float_eq(out[18 * KERN_PANEL + 5], 16.5f);
@@ -153,9 +152,9 @@ static void product_check(const struct product *q, const char *name)
                 want = was, mag = 0.0;
             tol = (double)(g->n_k + 2) * (double)FLT_EPSILON * mag;
             REQUIRE(fabs((double)g->y[i * g->ldy + j] - want) <= tol,
-                          "%s type %d, %zux%zux%zu: y[%zu, %zu] = %.9g, not %.9g", name,
-                          (int)g->panel.type, g->n_rows, g->n_cols, g->n_k, i, j,
-                          (double)g->y[i * g->ldy + j], want);
+                    "%s type %d, %zux%zux%zu: y[%zu, %zu] = %.9g, not %.9g", name,
+                    (int)g->panel.type, g->n_rows, g->n_cols, g->n_k, i, j,
+                    (double)g->y[i * g->ldy + j], want);
         }
     }
 }

@@ -52,8 +52,8 @@ static void rows_free(struct rows *r)
 static void rows_check(const struct rows *r, const float *got, const char *what, float tol)
 {
     for (size_t i = 0; i < r->n; i++)
-        REQUIRE(fabsf(got[i] - r->want[i]) <= tol, "%s, n = %zu: [%zu] = %.9g, not %.9g",
-                      what, r->n, i, (double)got[i], (double)r->want[i]);
+        REQUIRE(fabsf(got[i] - r->want[i]) <= tol, "%s, n = %zu: [%zu] = %.9g, not %.9g", what,
+                r->n, i, (double)got[i], (double)r->want[i]);
 }
 
 START_TEST(elementwise_kernels_agree_with_portable)
@@ -214,8 +214,8 @@ START_TEST(to_f32_converts_every_type_as_its_definition_says)
             t[l].to_f32(src.type, n, in.p, out.p);
             for (size_t i = 0; i < n; i++)
                 REQUIRE(memcmp(got + i, want + i, 4) == 0 || (isnan(got[i]) && isnan(want[i])),
-                              "%s %s [%zu]: %.9g, not %.9g", t[l].name, tensor_type_text(src.type),
-                              i, (double)got[i], (double)want[i]);
+                        "%s %s [%zu]: %.9g, not %.9g", t[l].name, tensor_type_text(src.type), i,
+                        (double)got[i], (double)want[i]);
         }
         guarded_free(&in);
         guarded_free(&out);

@@ -17,7 +17,7 @@ static void check_close(const struct kern_table *t, const char *what, const stru
     const double tol = (double)(s->n_k + 2) * (double)FLT_EPSILON * magnitude + (double)FLT_MIN;
 
     REQUIRE(fabs(got - want) <= tol, "%s %s %zux%zux%zu %s: %.9g is not %.9g", t->name, what,
-                  s->n_rows, s->n_cols, s->n_k, tensor_type_text(s->type), got, want);
+            s->n_rows, s->n_cols, s->n_k, tensor_type_text(s->type), got, want);
 }
 
 /* Elements of a strided matrix, without the pad after the last row. */

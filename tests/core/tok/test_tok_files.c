@@ -91,6 +91,21 @@ START_TEST(tokenizer_config_says_whether_vocab_txt_is_cased)
 }
 END_TEST
 
+START_TEST(a_word_that_vocab_txt_repeats_has_its_last_line_number)
+{
+    static const char vocab[] = "a\nb\na \n[CLS]\n[SEP]\n[UNK]\n";
+    struct tok *tok = NULL;
+    int32_t id = -1;
+
+    ck_assert_int_eq(tok_open_wordpiece(&tok, vocab, sizeof(vocab) - 1, true, true, NULL), 0);
+    ck_assert(tok_token_id(tok, "a", &id));
+    ck_assert_int_eq(id, 2);
+    ck_assert_ptr_null(tok_token_text(tok, 0));
+    ck_assert_uint_eq(tok_n_vocab(tok), 6);
+    tok_close(&tok);
+}
+END_TEST
+
 START_TEST(a_path_with_nothing_says_so)
 {
     struct core_err err = {0};
@@ -333,6 +348,7 @@ Suite *tok_files_suite(void)
     tcase_set_timeout(c, 120);
     tcase_add_loop_test(c, older_files_give_what_tokenizer_json_gives, 0, 3);
     tcase_add_test(c, tokenizer_config_says_whether_vocab_txt_is_cased);
+    tcase_add_test(c, a_word_that_vocab_txt_repeats_has_its_last_line_number);
     tcase_add_test(c, a_path_with_nothing_says_so);
     tcase_add_test(c, tokens_are_found_by_text_and_by_id);
     tcase_add_test(c, what_is_not_known_is_refused_by_its_name);
