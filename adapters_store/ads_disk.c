@@ -22,6 +22,150 @@
 enum { DIR_FLAGS = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, LOCK_WAIT_MS = 10000 };
 static const char format_text[] = "peftd-store 1\n";
 
+/* ---- the lock between processes ------------------------------------------------------ */
+
+/* The lock file holds a counter of changes. Who takes the lock and finds the number
+ * that it left knows, without looking at 10,000 files, that nothing has moved. A
+ * lost write after a power cut costs one rescan too many, so it is not synced. */
+static uint64_t counter_read(const struct ads__disk *d)
+{
+    char text[24] = "";
+    uint64_t n = 0;
+
+    if (pread(d->lock, text, sizeof(text) - 1, 0) > 0)
+        (void)!sscanf(text, "%" SCNu64, &n);
+    return n;
+}
+
+int ads__disk_lock(struct ads__disk *d, bool *is_foreign, struct core_err *err)
+{
+    /* Others hold it for milliseconds. A process that was stopped inside must not
+     * stop us for ever. */
+    for (unsigned waited_ms = 0; ads__sys_flock(d->lock) < 0; waited_ms += 5) {
+        if (errno != EWOULDBLOCK)
+            return ads__errno(err, "store lock");
+        if (waited_ms >= LOCK_WAIT_MS)
+            return core_err_set(err, CORE_E_STORE_UNAVAILABLE,
+                                "store: another process has held its lock for %d s",
+                                LOCK_WAIT_MS / 1000);
+        usleep(5000);
+    }
+    *is_foreign = counter_read(d) != d->n_changes;
+    return 0;
+}
+
+void ads__disk_unlock(struct ads__disk *d)
+{
+    d->n_changes = d->is_behind ? UINT64_MAX : counter_read(d);
+    d->is_behind = false;
+    flock(d->lock, LOCK_UN);
+}
+
+void ads__disk_forget(struct ads__disk *d)
+{
+    d->is_behind = true;
+}
+
+static void count_change(struct ads__disk *d)
+{
+    char text[24];
+    const int n = snprintf(text, sizeof(text), "%020" PRIu64 "\n", counter_read(d) + 1);
+
+    (void)!pwrite(d->lock, text, (size_t)n, 0);
+}
+
+/* ---- writing --------------------------------------------------------------------------- */
+
+static void tmp_name(char out[17])
+{
+    static atomic_uint_fast64_t n_names;
+    uint64_t r = 0;
+
+    /* Should there be no randomness, O_EXCL still keeps names apart. */
+    if (getrandom(&r, sizeof(r), 0) != sizeof(r))
+        r = core_now_ns() ^ (uint64_t)getpid() << 48;
+    snprintf(out, 17, "%016" PRIx64, r + atomic_fetch_add(&n_names, 1));
+}
+
+static int write_all(int fd, const char *p, size_t n)
+{
+    while (n > 0) {
+        const ssize_t k = ads__sys_write(fd, p, n);
+
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0) {
+            errno = k == 0 ? ENOSPC : errno;
+            return -1;
+        }
+        p += k;
+        n -= (size_t)k;
+    }
+    return 0;
+}
+
+static int write_file(int dir, const char *name, const void *bytes, size_t n, struct core_err *err)
+{
+    const int fd = ads__sys_open(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC);
+    int rc = 0;
+
+    if (fd < 0 || write_all(fd, bytes, n) < 0 || ads__sys_fsync(fd) < 0)
+        rc = ads__errno(err, name);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+/* Writes tmp/<random>, syncs it, renames it to dir/name, syncs dir. */
+static int replace_file(struct ads__disk *d, int dir, const char *name, const void *bytes, size_t n,
+                        struct core_err *err)
+{
+    char tmp[17];
+    int rc;
+
+    tmp_name(tmp);
+    rc = write_file(d->tmp, tmp, bytes, n, err);
+    if (rc == 0 && ads__sys_rename(d->tmp, tmp, dir, name) < 0)
+        rc = ads__errno(err, name);
+    if (rc < 0)
+        unlinkat(d->tmp, tmp, 0);
+    else if (ads__sys_fsync(dir) < 0)
+        rc = ads__errno(err, name);
+    return rc;
+}
+
+static void task_file(char out[ADS_NAME_MAX + 6], const char *task)
+{
+    snprintf(out, ADS_NAME_MAX + 6, "%.*s.json", (int)ADS_NAME_MAX, task);
+}
+
+int ads__disk_task_read(const struct ads__disk *d, const char *task, struct core_buf *out,
+                        struct core_err *err)
+{
+    char name[ADS_NAME_MAX + 6];
+
+    task_file(name, task);
+    return ads__file_read(d->tasks, name, ADS__POINTER_MAX, out, err);
+}
+
+int ads__disk_task_write(struct ads__disk *d, const char *task, const struct core_buf *text,
+                         const struct core_buf *old, struct core_err *err)
+{
+    char name[ADS_NAME_MAX + 6];
+    int rc;
+
+    task_file(name, task);
+    rc = replace_file(d, d->tasks, name, text->p, text->n, err);
+    if (rc < 0) { /* it may be there and not be synced: then it must go again */
+        if (old->n)
+            replace_file(d, d->tasks, name, old->p, old->n, NULL);
+        else
+            unlinkat(d->tasks, name, 0);
+    }
+    count_change(d);
+    return rc;
+}
+
 /* ---- opening ---------------------------------------------------------------------- */
 
 static int open_sub(struct ads__disk *d, const char *name, int *fd, struct core_err *err)
@@ -43,7 +187,7 @@ static int check_format(struct ads__disk *d, struct core_err *err)
                           "store: its format is not \"%.13s\", which this program writes",
                           format_text);
     else if (rc == 1)
-        rc = ads__file_replace(d, d->root, "format", format_text, sizeof(format_text) - 1, err);
+        rc = replace_file(d, d->root, "format", format_text, sizeof(format_text) - 1, err);
     core_buf_release(&text);
     return rc;
 }
@@ -95,149 +239,6 @@ void ads__disk_close(struct ads__disk *d)
         if (fd[i] >= 0)
             close(fd[i]);
     *d = (struct ads__disk){-1, -1, -1, -1, -1, -1, 0, false};
-}
-
-/* ---- the lock between processes ------------------------------------------------------ */
-
-/* The lock file holds a counter of changes. Who takes the lock and finds the number
- * that it left knows, without looking at 10,000 files, that nothing has moved. A
- * lost write after a power cut costs one rescan too many, so it is not synced. */
-static uint64_t counter_read(const struct ads__disk *d)
-{
-    char text[24] = "";
-    uint64_t n = 0;
-
-    if (pread(d->lock, text, sizeof(text) - 1, 0) > 0)
-        (void)!sscanf(text, "%" SCNu64, &n);
-    return n;
-}
-
-int ads__disk_lock(struct ads__disk *d, bool *is_foreign, struct core_err *err)
-{
-    /* Others hold it for milliseconds. A process that was stopped inside must not
-     * stop us for ever. */
-    for (unsigned waited_ms = 0; ads__sys_flock(d->lock) < 0; waited_ms += 5) {
-        if (errno != EWOULDBLOCK)
-            return ads__errno(err, "store lock");
-        if (waited_ms >= LOCK_WAIT_MS)
-            return core_err_set(err, CORE_E_STORE_UNAVAILABLE,
-                                "store: another process has held its lock for %d s",
-                                LOCK_WAIT_MS / 1000);
-        usleep(5000);
-    }
-    *is_foreign = counter_read(d) != d->n_changes;
-    return 0;
-}
-
-void ads__disk_unlock(struct ads__disk *d)
-{
-    d->n_changes = d->is_behind ? UINT64_MAX : counter_read(d);
-    d->is_behind = false;
-    flock(d->lock, LOCK_UN);
-}
-
-void ads__disk_forget(struct ads__disk *d)
-{
-    d->is_behind = true;
-}
-
-void ads__disk_changed(struct ads__disk *d)
-{
-    char text[24];
-    const int n = snprintf(text, sizeof(text), "%020" PRIu64 "\n", counter_read(d) + 1);
-
-    (void)!pwrite(d->lock, text, (size_t)n, 0);
-}
-
-/* ---- writing --------------------------------------------------------------------------- */
-
-static void tmp_name(char out[17])
-{
-    static atomic_uint_fast64_t n_names;
-    uint64_t r = 0;
-
-    /* Should there be no randomness, O_EXCL still keeps names apart. */
-    if (getrandom(&r, sizeof(r), 0) != sizeof(r))
-        r = core_now_ns() ^ (uint64_t)getpid() << 48;
-    snprintf(out, 17, "%016" PRIx64, r + atomic_fetch_add(&n_names, 1));
-}
-
-static int write_all(int fd, const char *p, size_t n)
-{
-    while (n > 0) {
-        const ssize_t k = ads__sys_write(fd, p, n);
-
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0) {
-            errno = k == 0 ? ENOSPC : errno;
-            return -1;
-        }
-        p += k;
-        n -= (size_t)k;
-    }
-    return 0;
-}
-
-static int write_file(int dir, const char *name, const void *bytes, size_t n, struct core_err *err)
-{
-    const int fd = ads__sys_open(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC);
-    int rc = 0;
-
-    if (fd < 0 || write_all(fd, bytes, n) < 0 || ads__sys_fsync(fd) < 0)
-        rc = ads__errno(err, name);
-    if (fd >= 0)
-        close(fd);
-    return rc;
-}
-
-int ads__file_replace(struct ads__disk *d, int dir, const char *name, const void *bytes, size_t n,
-                      struct core_err *err)
-{
-    char tmp[17];
-    int rc;
-
-    tmp_name(tmp);
-    rc = write_file(d->tmp, tmp, bytes, n, err);
-    if (rc == 0 && ads__sys_rename(d->tmp, tmp, dir, name) < 0)
-        rc = ads__errno(err, name);
-    if (rc < 0)
-        unlinkat(d->tmp, tmp, 0);
-    else if (ads__sys_fsync(dir) < 0)
-        rc = ads__errno(err, name);
-    return rc;
-}
-
-static void task_file(char out[ADS_NAME_MAX + 6], const char *task)
-{
-    snprintf(out, ADS_NAME_MAX + 6, "%.*s.json", (int)ADS_NAME_MAX, task);
-}
-
-int ads__disk_task_read(const struct ads__disk *d, const char *task, struct core_buf *out,
-                        struct core_err *err)
-{
-    char name[ADS_NAME_MAX + 6];
-
-    task_file(name, task);
-    return ads__file_read(d->tasks, name, ADS__POINTER_MAX, out, err);
-}
-
-int ads__disk_task_write(struct ads__disk *d, const char *task, const struct core_buf *text,
-                         const struct core_buf *old, struct core_err *err)
-{
-    char name[ADS_NAME_MAX + 6];
-    int rc;
-
-    task_file(name, task);
-    rc = ads__file_replace(d, d->tasks, name, text->p, text->n, err);
-    if (rc < 0) { /* it may be there and not be synced: then it must go again */
-        if (old->n)
-            ads__file_replace(d, d->tasks, name, old->p, old->n, NULL);
-        else
-            unlinkat(d->tasks, name, 0);
-    }
-    ads__disk_changed(d);
-    return rc;
 }
 
 /* ---- versions ---------------------------------------------------------------------------- */

@@ -24,9 +24,6 @@ ssize_t ads__sys_write(int fd, const void *bytes, size_t n);
  * not a regular file. */
 int ads__file_read(int dir, const char *name, size_t n_max, struct core_buf *out,
                    struct core_err *err);
-/* Writes tmp/<random>, syncs it, renames it to dir/name, syncs dir. */
-int ads__file_replace(struct ads__disk *d, int dir, const char *name, const void *bytes, size_t n,
-                      struct core_err *err);
 /* Calls visit for each entry but . and .. until it returns nonzero; returns that. */
 int ads__dir_each(int dir, int (*visit)(void *arg, const char *name), void *arg,
                   struct core_err *err);

@@ -24,7 +24,7 @@ static uint64_t hash_of(const char *key)
     return h ? h : 1; /* 0: not in a table */
 }
 
-struct ads__node *ads__table_find(const struct ads__table *t, const char *key)
+static struct ads__node *table_find(const struct ads__table *t, const char *key)
 {
     const uint64_t h = hash_of(key);
 
@@ -96,12 +96,12 @@ static void *table_grow(struct ads__table *t, struct ads__node **bucket, size_t 
 
 struct ads__task *ads__index_task(const struct ads_store *s, const char *name)
 {
-    return (struct ads__task *)ads__table_find(&s->index.task, name);
+    return (struct ads__task *)table_find(&s->index.task, name);
 }
 
 struct ads__version *ads__index_version(const struct ads_store *s, const char *hash)
 {
-    return (struct ads__version *)ads__table_find(&s->index.version, hash);
+    return (struct ads__version *)table_find(&s->index.version, hash);
 }
 
 size_t ads__index_lower(const struct ads_store *s, const char *name, bool is_after)

@@ -32,7 +32,6 @@ struct ads__table {
     size_t n_buckets; /* a power of two */
     size_t n;
 };
-struct ads__node *ads__table_find(const struct ads__table *t, const char *key);
 
 /* ---- what is known of a version and of a task ------------------------------- */
 
@@ -276,8 +275,7 @@ void ads__disk_close(struct ads__disk *d);
 /* The flock. *is_foreign: another process has moved something since our last look. */
 int ads__disk_lock(struct ads__disk *d, bool *is_foreign, struct core_err *err);
 void ads__disk_unlock(struct ads__disk *d);
-void ads__disk_changed(struct ads__disk *d); /* count a change, inside the lock */
-void ads__disk_forget(struct ads__disk *d);  /* the look failed: the next one is foreign */
+void ads__disk_forget(struct ads__disk *d); /* the look failed: the next one is foreign */
 
 /* A complete, synced version in tmp/, invisible yet. */
 struct ads__stage {
@@ -367,8 +365,5 @@ int ads__record_now(struct ads_store *s, const char *task, struct ads__record *o
 /* Looks again at a version whose load found damage. 0: it is good now. Else it is
  * out of every history, each task has fallen back, and the code says why. */
 int ads__condemn(struct ads_store *s, const char *hash, struct core_err *err);
-
-/* ads_use.c: loads v on this thread unless another has begun. */
-void ads__load_run(struct ads__version *v);
 
 #endif

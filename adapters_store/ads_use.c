@@ -74,7 +74,7 @@ static int load(struct ads_store *s, const char *hash, struct ads__resident **ou
         int rc = read_and_compile(s, hash, out, &is_damaged, &why);
 
         if (!is_damaged)
-            return rc < 0 ? core_err_set(err, rc, "%s", why.msg) : 0;
+            return rc < 0 ? core_err_set_param(err, rc, why.param, "%s", why.msg) : 0;
         rc = ads__gate_enter(s, err);
         if (rc < 0)
             return rc;
@@ -101,6 +101,7 @@ struct request {
 };
 
 static int acquire(struct ads_store *s, struct request *q, struct core_err *err);
+static void load_run(struct ads__version *v);
 
 static void unref(struct ads_store *s, struct ads__version *v)
 {
@@ -114,7 +115,7 @@ static void load_here(void *arg)
     struct ads__version *v = arg;
     struct ads_store *s = v->store;
 
-    ads__load_run(v);
+    load_run(v);
     unref(s, v);
 }
 
@@ -180,7 +181,8 @@ static void load_claimed(struct ads__version *v)
     }
 }
 
-void ads__load_run(struct ads__version *v)
+/* Loads v on this thread, unless another has begun. */
+static void load_run(struct ads__version *v)
 {
     struct ads_store *s = v->store;
     bool is_ours;
@@ -342,7 +344,7 @@ static int acquire_blocking(struct ads_store *s, const char *task, const struct 
         ads__sleep(s);
     core_unlock(&s->lock);
     if (!b.adapter)
-        return core_err_set(err, b.err.code, "%s", b.err.msg);
+        return core_err_set_param(err, b.err.code, b.err.param, "%s", b.err.msg);
     *out = b.adapter;
     return 0;
 }
