@@ -1,4 +1,4 @@
-"""Predictions of a model, in float32, in batches of equal length: no padding, so nothing that a server would not compute."""
+"""Predictions of a model, in float32."""
 
 import itertools
 
@@ -10,7 +10,7 @@ BATCH = 32
 
 
 def equal_length_batches(rows):
-    """Yield lists of row numbers; all rows of one list have the same length."""
+    """Yield lists of row numbers; all rows of one list have the same length, so that none is padded."""
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
     for _, group in itertools.groupby(order, key=lambda index: len(rows[index])):
         group = list(group)
@@ -38,18 +38,19 @@ def labels_of(task, logits):
 
 
 def generate(model, tokenizer, prompts, max_tokens):
-    """Greedy continuations, without the end token."""
-    rows = tokenizer(prompts).input_ids
-    result = [None] * len(rows)
-    with torch.no_grad():
-        for group in equal_length_batches(rows):
-            ids = torch.tensor([rows[index] for index in group])
+    """Greedy continuations, without the end token. Padding stands on the left, where masks and positions skip it."""
+    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+    result = [None] * len(prompts)
+    for start in range(0, len(order), BATCH):
+        group = order[start:start + BATCH]
+        batch = tokenizer([prompts[index] for index in group], padding=True, padding_side="left", return_tensors="pt")
+        with torch.no_grad():
             output = model.generate(
-                input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_tokens,
+                input_ids=batch.input_ids, attention_mask=batch.attention_mask, do_sample=False, max_new_tokens=max_tokens,
                 eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
-            answers = tokenizer.batch_decode(output[:, ids.shape[1]:], skip_special_tokens=True)
-            for index, answer in zip(group, answers):
-                result[index] = answer.strip()
+        answers = tokenizer.batch_decode(output[:, batch.input_ids.shape[1]:], skip_special_tokens=True)
+        for index, answer in zip(group, answers):
+            result[index] = answer.strip()
     return result
 
 
