@@ -1,8 +1,8 @@
 """kill -9 during uploads, many times on one store.
 
-Threads upload versions of a few tasks, one of them deletes and uploads a task of its own, and the server is killed at a
-random moment, some times while it starts. What was acknowledged must be there after the next start and answer right, what
-was not acknowledged is there as a whole or not at all, and the store holds nothing else.
+Threads upload versions of a few tasks, one of them uploads and deletes a task of its own, and the server is killed at a
+random moment, at times while it starts. What was acknowledged must be there after the next start and answer right; what
+was not is there as a whole or not at all; the store holds nothing else.
 """
 
 import argparse

@@ -132,8 +132,8 @@ def tars():
         yield f"a tar with {name}", body, TAR, 400, "bad_field"
     flipped = bytearray(whole)
     flipped[150] ^= 1  # within the first checksum
-    damaged = {"nothing": b"", "zeros": bytes(10240), "noise": bytes(range(256)) * 40, "a wrong checksum": bytes(flipped),
-               "a gzip in a gzip": gzip.compress(gzip.compress(b"x")), "a file that does not follow": huge_entry(MIB),
+    damaged = {"nothing": b"", "zeros": bytes(10240), "noise": bytes(range(256)) * 40,
+               "a wrong checksum": bytes(flipped), "a gzip in a gzip": gzip.compress(gzip.compress(b"x")), "a file that does not follow": huge_entry(MIB),
                "another archive": b"PK\3\4" + bytes(1000), "bzip2": b"BZh91AY&SY" + bytes(1000),
                "no file": tar({}), "only a folder": folders(1)}
     for name, body in damaged.items():
@@ -177,8 +177,8 @@ def not_json():
     yield "a name with a NUL", b'{"task": "good", "input": "x", "\\u0000": 1}'
     for double in (b'"task": "good"', b'"input": "y"', b'"parameters": {"logits": true, "logits": true}'):
         yield f"twice {double!r}", call[:-1] + b", " + double + b", " + double + b"}"
-    for number in (b"1e999", b"-1e999", b"9" * 400, b"-" + b"9" * 400, b"NaN", b"Infinity", b"-Infinity", b"0x10", b"01",
-                   b"1.", b".5", b"+1", b"1e", b"--1"):
+    for number in (b"1e999", b"-1e999", b"9" * 400, b"-" + b"9" * 400, b"NaN", b"Infinity", b"-Infinity", b"0x10",
+                   b"01", b"1.", b".5", b"+1", b"1e", b"--1"):
         yield f"number {number[:20]!r}", b'{"task": "good", "input": {"tokens": [' + number + b"]}}"
     for opening, closing in ((b"[", b"]"), (b'{"a":', b"}"), (b'[{"text":', b"}]")):
         deep = opening * 10000 + b"1" + closing * 10000
@@ -199,21 +199,23 @@ def wrong_calls(many: int):
         ({"task": "good", "inputs": [[]]}, "bad_field"), ({**good, "tasks": ["good"]}, "bad_field"),
         ({"tasks": [], "input": "x"}, "bad_field"), ({"requests": []}, "bad_field"), ({"requests": {}}, "bad_field"),
         ({"requests": [good], "task": "good"}, "unknown_field"), ({**good, "stream": "yes"}, "bad_field"),
-        ({"task": "good", "inputs": ["x"] * many}, "bad_field"), ({"tasks": ["good"] * many, "input": "x"}, "bad_field"),
-        ({"requests": [good] * (many // 10)}, "bad_field"), ({"tasks": ["good"] * 1000, "inputs": ["x"] * 1000}, "bad_field"),
+        ({"task": "good", "inputs": ["x"] * many}, "bad_field"),
+        ({"tasks": ["good"] * many, "input": "x"}, "bad_field"), ({"requests": [good] * (many // 10)}, "bad_field"),
+        ({"tasks": ["good"] * 1000, "inputs": ["x"] * 1000}, "bad_field"),
         ({**{str(n): 0 for n in range(100000)}, **good}, "unknown_field"),
         ({**good, "input": {"tokens": "1"}}, "bad_field"), ({**good, "input": {"tokens": [1.5]}}, "bad_field"),
         ({**good, "input": {"tokens": [-1]}}, "bad_field"), ({**good, "input": {"tokens": [1 << 31]}}, "bad_field"),
-        ({**good, "input": {"tokens": [(1 << 63) - 1]}}, "bad_field"), ({**good, "input": {"tokens": [1000000]}}, "bad_field"),
+        ({**good, "input": {"tokens": [(1 << 63) - 1]}}, "bad_field"),
+        ({**good, "input": {"tokens": [1000000]}}, "bad_field"),
         ({**good, "input": {"tokens": []}}, "bad_field"),
         ({**good, "input": {"tokens": [1, 2], "token_types": [0]}}, "bad_field"),
         ({**good, "input": {"tokens": [1], "token_types": [9]}}, "bad_field"),
     ]
-    for name in ("", ".", "..", "../good", "/etc/passwd", "good/x", "good\0", "a b", "n" * 129, "good@", "good@xyz", "@",
-                 "good@" + "0" * 65, "good@@" + "0" * 8, "\u00fc", "good@../../x"):
+    for name in ("", ".", "..", "../good", "/etc/passwd", "good/x", "good\0", "a b", "n" * 129, "good@", "good@xyz",
+                 "@", "good@" + "0" * 65, "good@@" + "0" * 8, "\u00fc", "good@../../x"):
         fields.append(({**good, "task": name}, "bad_field"))
-    for key, value in (("timeout", 0), ("timeout", 1e300), ("timeout", "1"), ("max_tokens", 10 ** 18), ("max_tokens", 0),
-                       ("n", 65), ("n", -1), ("seed", -1), ("top_k", 1.5), ("stop", ["x"] * 17), ("stop", ""),
+    for key, value in (("timeout", 0), ("timeout", 1e300), ("timeout", "1"), ("max_tokens", 10 ** 18),
+                       ("max_tokens", 0), ("n", 65), ("n", -1), ("seed", -1), ("top_k", 1.5), ("stop", ["x"] * 17), ("stop", ""),
                        ("stop", "x" * 257), ("stop", 7), ("temperature", 1e308), ("threshold", 2), ("logits", 1),
                        ("priority", 10 ** 18), ("top_p", 0), ("num_beams", 4)):
         fields.append(({**good, "parameters": {key: value}}, "bad_field"))
@@ -229,7 +231,8 @@ def calls(many: int):
     yield from wrong_calls(many)
     good = {"task": "good", "input": "x"}
     for call, status, code in (
-            ({**good, "task": "nope"}, 404, "unknown_task"), ({**good, "task": "good@" + "0" * 64}, 404, "unknown_version"),
+            ({**good, "task": "nope"}, 404, "unknown_task"),
+            ({**good, "task": "good@" + "0" * 64}, 404, "unknown_version"),
             ({**good, "task": "base@" + "0" * 8}, 404, "unknown_version"),
             ({**good, "input": "word " * 1000}, 422, "input_too_long"),
             ({**good, "input": "x " * (3 * many)}, 422, "input_too_long"),

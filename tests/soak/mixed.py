@@ -1,5 +1,5 @@
-"""Everything at once: all golden cells of a base in calls of every form, streams, clients that leave, and other tasks that come
-and go.
+"""Everything at once: all golden cells of a base in calls of every form, streams, clients that leave, and other tasks
+that come and go.
 
 Every answer of a golden task must be its golden's, every answer of a task that is being replaced that of the version it
 names. Run it on the sanitizers' builds: what they say on stderr is a failure, as is any exit status but 0.
@@ -23,6 +23,7 @@ N_CHURNERS = 2
 N_CHURNED = 6  # tasks that come and go
 BATCH_MAX = 16
 CHURN_PAUSE = 0.01
+REST_SECONDS = 5
 FORMS = {"one": 50, "inputs": 10, "requests": 14, "tasks": 6, "stream": 8, "churned": 6, "leave": 6}  # percent
 
 
@@ -203,16 +204,28 @@ class Mixer:
             request = {**cell.request(chooser.choice(cell.cases)), "stream": True}
             request["parameters"] = {"max_tokens": 100, "ignore_eos": True}
         body = json.dumps(request).encode()
-        sent = b"POST /v1/infer HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
-            len(body), body)
+        sent = (b"POST /v1/infer HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
         if chooser.random() < 0.2:
             sent = sent[:chooser.randrange(1, len(sent))]
         with socket.create_connection(("127.0.0.1", self.server.port), 60) as connection:
             connection.sendall(sent)
-            if chooser.random() < 0.5 and len(sent) > len(body):
-                time.sleep(chooser.uniform(0, 0.02))
-            elif sent.endswith(body):
+            if not sent.endswith(body) or chooser.random() < 0.5:
+                time.sleep(chooser.choice((0, 0.001, 0.02)))
+            else:
                 connection.recv(chooser.randint(1, 400))
+
+
+def check_rest(checks, server, n_files: float):
+    """Soon after the last client nothing runs, waits, or is open any more."""
+    names, deadline = ("vllm:num_requests_running", "vllm:num_requests_waiting"), time.monotonic() + REST_SECONDS
+    while time.monotonic() < deadline:
+        metrics = server.metrics()
+        left = {name: metrics[name] for name in names} | {"more files": metrics["process_open_fds"] - n_files}
+        if not any(value > 0 for value in left.values()):
+            break
+        time.sleep(0.05)
+    checks.expect(not any(value > 0 for value in left.values()), f"{REST_SECONDS} s after the last client: {left}")
 
 
 def soak(checks, base: str, n_requests: int, seed: int) -> str:
@@ -226,13 +239,14 @@ def soak(checks, base: str, n_requests: int, seed: int) -> str:
                     status, answer = client.put(cell.task, adapter_files(cell.task))
                     checks.expect(status == 201, f"upload of {cell.task}: {status} {answer}")
         mixer = Mixer(checks, server, cells, churn, n_requests)
-        rss = server.rss()
+        rss, n_files = server.rss(), server.metrics()["process_open_fds"]
 
         def clients():
             run_threads(checks, [lambda k=k: mixer.run(f"{seed} {k}") for k in range(N_CLIENTS)])
             churn.is_over = True
 
         run_threads(checks, [clients] + [lambda k=k: churn.run(server, checks, k) for k in range(N_CHURNERS)])
+        check_rest(checks, server, n_files)
         with server.client() as client:  # once more, alone
             for cell in cells:
                 mixer.check(cell, cell.cases[0], client.infer(cell.request(cell.cases[0]))[1])

@@ -1,16 +1,17 @@
 #!/bin/sh
-# All soak scripts, one after the other, on the builds they are meant for. Exit status 1 if one fails; the last line counts
-# scripts. `run.sh --short` is about a tenth of everything, all on the address sanitizer's build, in less than a minute.
+# All soak scripts, one after the other, on the builds they are meant for. Exit status 1 if one fails; the last line
+# counts scripts. `run.sh --short`: about a tenth of everything, on the address sanitizer's build, in about a minute.
 set -eu
 cd "$(dirname "$0")/../.."
 
 passed=0
 failed=0
 soak() { # the build, the script, its options
-    echo "== $2 on build/$1"
     build=$1
-    shift
-    if PEFTD=build/$build/peftd python3 -m "tests.soak.$@"; then
+    script=$2
+    shift 2
+    echo "== $script on build/$build"
+    if PEFTD=build/$build/peftd python3 -m "tests.soak.$script" "$@"; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
