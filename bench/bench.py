@@ -390,6 +390,8 @@ def main():
     print("peftd {commit}, {cores} cores, {cpu} ({levels}), {memory_gib} GiB, load {load_at_start}".format(**facts))
     if facts["load_at_start"] > 0.25 * facts["cores"]:
         print("The machine is busy: only the ratios say something, and less than on an idle one.")
+        # Peers whose threads spin at barriers stand still on a busy machine; let them sleep.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     for name, section in (("encoder", encoder), ("decoder", decoder), ("tasks", many_tasks)):
         if not a.only or name in a.only:
             work = Path(tempfile.mkdtemp(prefix="run-", dir=a.out))

@@ -1,6 +1,7 @@
 /* core/base/err.c - see err.h. */
 #include "core/base/err.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -37,40 +38,17 @@ static void clean(char *s)
     }
 }
 
-__attribute__((format(printf, 4, 0))) static int
-set_v(struct core_err *err, int code, const char *param, const char *fmt, va_list ap)
+void core__err_fill(struct core_err *err, int code, const char *param, const char *fmt, ...)
 {
+    va_list ap;
+
     if (!err || err->code != CORE_OK)
-        return code;
+        return;
     err->code = code;
+    va_start(ap, fmt);
     vsnprintf(err->msg, sizeof(err->msg), fmt, ap);
+    va_end(ap);
     clean(err->msg);
     snprintf(err->param, sizeof(err->param), "%s", param ? param : "");
     clean(err->param);
-    return code;
-}
-
-int core_err_set(struct core_err *err, int code, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    set_v(err, code, NULL, fmt, ap);
-    va_end(ap);
-    return code;
-}
-
-int core_err_set_param(struct core_err *err, int code, const char *param, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    set_v(err, code, param, fmt, ap);
-    va_end(ap);
-    return code;
-}
-
-int core_err_nomem(struct core_err *err, const char *what)
-{
-    return core_err_set(err, CORE_E_NOMEM, "out of memory: %s", what);
 }

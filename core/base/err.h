@@ -12,7 +12,6 @@
 #ifndef CORE_BASE_ERR_H
 #define CORE_BASE_ERR_H
 
-#include <stdarg.h>
 #include <stddef.h>
 
 #define CORE_CODE_MAP(X)                          \
@@ -69,18 +68,28 @@ struct core_err {
     char msg[400];  /* one line of valid UTF-8, or "" */
 };
 
-/* Fills *err unless it already holds an error; returns `code` in either case,
- * so that `return core_err_set(...)` reads well. Control characters and bytes
- * that are not UTF-8 are replaced by '?', since names from files get in here. */
-int core_err_set(struct core_err *err, int code, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+/* Fills *err unless it already holds an error; yields `code` in either case, so that
+ * `return core_err_set(err, CORE_E_..., "...", ...)` reads well. A macro so that a reader
+ * of the caller, people and analysers alike, sees that the value is the code. Control
+ * characters and bytes that are not UTF-8 are replaced by '?', since names from files
+ * get in here. `code` is evaluated twice. */
+#define core_err_set(err, code, ...) core_err_set_param((err), (code), NULL, __VA_ARGS__)
 
 /* The same, and names the field or tensor for the client's `param`. */
-int core_err_set_param(struct core_err *err, int code, const char *param, const char *fmt, ...)
+#define core_err_set_param(err, code, param, ...)            \
+    __extension__({                                          \
+        core__err_fill((err), (code), (param), __VA_ARGS__); \
+        (code);                                              \
+    })
+
+void core__err_fill(struct core_err *err, int code, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
 /* "out of memory" with the place; returns CORE_E_NOMEM. */
-int core_err_nomem(struct core_err *err, const char *what);
+static inline int core_err_nomem(struct core_err *err, const char *what)
+{
+    return core_err_set(err, CORE_E_NOMEM, "out of memory: %s", what);
+}
 
 /* The stable API code of `code`, e.g. "adapter_invalid". "ok" for CORE_OK. */
 const char *core_code_text(int code);

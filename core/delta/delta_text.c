@@ -59,8 +59,8 @@ static bool is_alike(const struct delta_op *a, const struct delta_op *b)
     case DELTA_LOWRANK:
         return a->lowrank.up.n_rows == b->lowrank.up.n_rows &&
                a->lowrank.down.type == b->lowrank.down.type &&
-               memcmp(&a->lowrank.scale, &b->lowrank.scale, sizeof(float)) == 0 &&
-               a->lowrank.act == b->lowrank.act && !a->lowrank.join == !b->lowrank.join;
+               a->lowrank.scale == b->lowrank.scale && a->lowrank.act == b->lowrank.act &&
+               !a->lowrank.join == !b->lowrank.join;
     case DELTA_BIAS:
         return a->bias.is_add == b->bias.is_add;
     case DELTA_SCALE:

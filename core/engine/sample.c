@@ -75,7 +75,7 @@ static float log_probs(struct engine_sampler *s, const struct kern_table *k, str
     memcpy(s->prob, logits, s->n_vocab * sizeof(float));
     norm = max + logf(k->exp_sum(s->n_vocab, 1.0f, max, s->prob));
     for (size_t i = 0; i < s->n_vocab; i++) {
-        unsigned at = have;
+        unsigned at;
 
         if (have == n && logits[i] - norm <= job->top_logprob[n - 1])
             continue;

@@ -58,7 +58,7 @@ ALL = (
         heldout_limit=100,
     ),
     Task(
-        name="purpose", base=MINILM, source="tag", method="diff", library="peftd", lr=1e-3, epochs=3, facet="use",
+        name="purpose", base=MINILM, source="tag", method="diff", library="peftd", lr=3e-3, epochs=4, batch=16, facet="use",
         labels=("analysing", "checking", "configuring", "converting", "editing", "gameplaying", "learning", "monitor",
                 "organizing", "playing", "searching", "storing", "viewing"),
     ),

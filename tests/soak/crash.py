@@ -113,7 +113,6 @@ class Round:
 
         uploads = [lambda n=n: self.until_killed(self.upload, f"{self.seed} {n}") for n in range(N_THREADS)]
         run_threads(self.checks, [kill, lambda: self.until_killed(self.upload_and_delete, 0), *uploads])
-        self.server.close()
 
 
 def kill_at_start(store: str, seconds: float):

@@ -133,7 +133,8 @@ def tars():
     flipped = bytearray(whole)
     flipped[150] ^= 1  # within the first checksum
     damaged = {"nothing": b"", "zeros": bytes(10240), "noise": bytes(range(256)) * 40,
-               "a wrong checksum": bytes(flipped), "a gzip in a gzip": gzip.compress(gzip.compress(b"x")), "a file that does not follow": huge_entry(MIB),
+               "a wrong checksum": bytes(flipped), "a gzip in a gzip": gzip.compress(gzip.compress(b"x")),
+               "a file that does not follow": huge_entry(MIB),
                "another archive": b"PK\3\4" + bytes(1000), "bzip2": b"BZh91AY&SY" + bytes(1000),
                "no file": tar({}), "only a folder": folders(1)}
     for name, body in damaged.items():
@@ -215,9 +216,9 @@ def wrong_calls(many: int):
                  "@", "good@" + "0" * 65, "good@@" + "0" * 8, "\u00fc", "good@../../x"):
         fields.append(({**good, "task": name}, "bad_field"))
     for key, value in (("timeout", 0), ("timeout", 1e300), ("timeout", "1"), ("max_tokens", 10 ** 18),
-                       ("max_tokens", 0), ("n", 65), ("n", -1), ("seed", -1), ("top_k", 1.5), ("stop", ["x"] * 17), ("stop", ""),
-                       ("stop", "x" * 257), ("stop", 7), ("temperature", 1e308), ("threshold", 2), ("logits", 1),
-                       ("priority", 10 ** 18), ("top_p", 0), ("num_beams", 4)):
+                       ("max_tokens", 0), ("n", 65), ("n", -1), ("seed", -1), ("top_k", 1.5), ("stop", ["x"] * 17),
+                       ("stop", ""), ("stop", "x" * 257), ("stop", 7), ("temperature", 1e308), ("threshold", 2),
+                       ("logits", 1), ("priority", 10 ** 18), ("top_p", 0), ("num_beams", 4)):
         fields.append(({**good, "parameters": {key: value}}, "bad_field"))
     fields += [({**good, "parameters": []}, "bad_field"), ({**good, "parameters": {"x": 1}}, "unknown_field")]
     for call, code in fields:

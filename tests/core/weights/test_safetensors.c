@@ -1,4 +1,5 @@
-/* tests/core/weights/test_safetensors.c - the promises of core/weights/weights.h, one sentence a test. */
+/* tests/core/weights/test_safetensors.c - the promises of core/weights/weights.h, one sentence a
+ * test. */
 #include "tests/core/weights/golden.h"
 
 Suite *safetensors_suite(void);

@@ -1,4 +1,5 @@
-/* tests/core/weights/test_torch_pickle.c - the promises of core/weights/weights.h, one sentence a test. */
+/* tests/core/weights/test_torch_pickle.c - the promises of core/weights/weights.h, one sentence a
+ * test. */
 #include "tests/core/weights/archive.h"
 #include "tests/core/weights/golden.h"
 

@@ -1,4 +1,5 @@
-/* tests/core/weights/test_weights.c - the promises of core/weights/weights.h, one sentence a test. */
+/* tests/core/weights/test_weights.c - the promises of core/weights/weights.h, one sentence a test.
+ */
 #include <dirent.h>
 #include <unistd.h>
 
