@@ -12,6 +12,7 @@ def base_model(task, path):
         return AutoAdapterModel.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path)
     adapters.init(model)
+    model.generation_config.use_cache = False  # the library's Llama attention takes the cache by an old name and never sees it
     return model
 
 

@@ -1,7 +1,7 @@
 """Hostile clients: every bad upload, call, route and connection gets its code from the error table, and that is all.
 
 After each group the server must answer a golden right, have no other task or version, and no file in tmp/; no command
-of a pickle may have run, and no refused body may have made its memory grow by more than the limit.
+of a pickle may have run, and no refused body may have made its memory grow by more than twice the limit.
 """
 
 import argparse

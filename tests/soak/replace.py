@@ -97,8 +97,8 @@ def ask(server, versions, history, checks, other_cases, seed):
                     {"task": TASK, "input": input_of(case), "parameters": parameters},
                     {"task": f"{TASK}@{old.name[:12]}", "input": input_of(case), "parameters": parameters}]}
             status, answer = client.infer(request)
-            if not checks.expect(status == 200 and not any("error" in r for r in answer.get("responses", [])),
-                                 f"{status} {str(answer)[:500]}"):
+            errors = [r["error"] for r in answer.get("responses", [answer]) if "error" in r]
+            if not checks.expect(status == 200 and not errors, f"{status} {errors}"):
                 continue
             if form == 2:
                 beside, answer, pinned = answer["responses"]
