@@ -146,6 +146,9 @@ int infer_acquire(struct srv_request *r, struct infer *in, struct core_err *err)
 void infer_submit(struct srv_request *r, struct infer *in);
 /* Cancels what is under way. Any thread with a reference. */
 void infer_cancel(struct srv_request *r);
+/* Unpins the adapters unless a job still computes with them; the answer is written, so
+ * nothing reads them any more. Otherwise infer_release() does it. */
+void infer_unpin(struct srv_request *r);
 /* Gives everything back; nothing is under way. */
 void infer_release(struct srv_request *r);
 

@@ -89,6 +89,7 @@ static void account(struct srv_request *r, double seconds)
         metrics_call(r->srv->metrics, t, status, seconds);
         metrics_release(r->srv->metrics, t);
     }
+    infer_unpin(r);
 }
 
 /* ---- the end -------------------------------------------------------------------------- */

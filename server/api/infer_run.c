@@ -498,6 +498,26 @@ void infer_cancel(struct srv_request *r)
     }
 }
 
+static void unpin_call(struct srv_request *r, struct infer_call *call)
+{
+    if (call->adapter)
+        ads_release(r->srv->store, call->adapter);
+    call->adapter = NULL;
+}
+
+void infer_unpin(struct srv_request *r)
+{
+    struct infer *in = r->state;
+    bool is_busy;
+
+    core_lock(&r->sync.lock);
+    is_busy = in->n_pending > 0;
+    core_unlock(&r->sync.lock);
+    for (size_t i = 0; !is_busy && i < in->n_items; i++)
+        for (size_t j = 0; in->item[i].call && j < in->item[i].n_specs; j++)
+            unpin_call(r, &in->item[i].call[j]);
+}
+
 static void release_call(struct srv_request *r, struct infer_call *call)
 {
     for (size_t k = 0; k < call->n_jobs; k++) {
@@ -511,8 +531,7 @@ static void release_call(struct srv_request *r, struct infer_call *call)
     count_load(call);
     if (call->is_running)
         metrics_running(r->srv->metrics, call->metrics, -1);
-    if (call->adapter)
-        ads_release(r->srv->store, call->adapter);
+    unpin_call(r, call);
     if (call->metrics)
         metrics_release(r->srv->metrics, call->metrics);
 }

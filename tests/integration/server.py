@@ -15,6 +15,7 @@ import time
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 PEFTD = os.path.abspath(os.environ.get("PEFTD", os.path.join(ROOT, "build", "peftd")))
 GOLDEN = os.path.join(ROOT, "tests", "golden")
+ENDLESS = 80000  # tokens that even the smallest model does not generate within a test
 
 
 class Answer:

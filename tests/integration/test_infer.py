@@ -6,7 +6,7 @@ import threading
 import time
 import unittest
 
-from tests.integration.server import Server, golden
+from tests.integration.server import ENDLESS, Server, golden
 
 TOL = 2e-5
 
@@ -292,7 +292,7 @@ class Limits(unittest.TestCase):
 class Decoder(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.s = Server("llama", "--context-max", "8192")
+        cls.s = Server("llama", "--context-max", "100000", "--kv-bytes", "1GiB")
         for task, cell in (("lora", "llama-peft-lora"), ("prefix", "llama-peft-prefix")):
             a = cls.s.put_cell(task, cell)
             assert a.status == 201, (cell, a.body)
@@ -359,7 +359,7 @@ class Decoder(unittest.TestCase):
     def test_timeout_is_504_and_frees_the_row(self):
         begin = time.monotonic()
         a = self.s.infer({"task": "lora", "input": "x", "parameters": {
-            "max_tokens": 8000, "ignore_eos": True, "timeout": 0.1}})
+            "max_tokens": ENDLESS, "ignore_eos": True, "timeout": 0.1}})
         self.assertEqual(a.error, (504, "timeout", None))
         self.assertLess(time.monotonic() - begin, 2)
         self.s.wait_until(lambda: self.s.metrics()["vllm:num_requests_running"] == 0, 2)
@@ -368,7 +368,7 @@ class Decoder(unittest.TestCase):
         a = self.s.infer({"requests": [
             {"task": "lora", "input": "x", "parameters": {"max_tokens": 2, "timeout": 1}},
             {"task": "lora", "input": "x",
-             "parameters": {"max_tokens": 8000, "ignore_eos": True, "timeout": 1}}]})
+             "parameters": {"max_tokens": ENDLESS, "ignore_eos": True, "timeout": 1}}]})
         self.assertEqual(a.status, 200)
         first, second = a.json["responses"]
         self.assertEqual(first["kind"], "generation")
@@ -379,7 +379,7 @@ class Decoder(unittest.TestCase):
             conn = self.s.connect()
             conn.request("POST", "/v1/infer", json.dumps(
                 {"task": "lora", "input": "x", "stream": stream,
-                 "parameters": {"max_tokens": 8000, "ignore_eos": True}}),
+                 "parameters": {"max_tokens": ENDLESS, "ignore_eos": True}}),
                 {"Content-Type": "application/json"})
             self.s.wait_until(lambda: self.s.metrics()["vllm:num_requests_running"] == 1)
             conn.close()
@@ -417,7 +417,7 @@ class Decoder(unittest.TestCase):
 
     def test_stream_timeout_ends_with_an_error_event(self):
         a = self.s.infer({"task": "lora", "input": "hello", "stream": True, "parameters": {
-            "max_tokens": 8000, "ignore_eos": True, "timeout": 0.2}})
+            "max_tokens": ENDLESS, "ignore_eos": True, "timeout": 0.2}})
         self.assertEqual(a.status, 200)
         *_, last, done = self.events(a)
         self.assertEqual(json.loads(last)["error"]["code"], "timeout")

@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from tests.integration.server import GOLDEN, PEFTD, Server
+from tests.integration.server import ENDLESS, GOLDEN, PEFTD, Server
 
 
 class Operations(unittest.TestCase):
@@ -137,12 +137,12 @@ class Life(unittest.TestCase):
             self.assertEqual(s.process.wait(20), 0)
 
     def test_the_drain_ends_at_its_deadline(self):
-        with Server("llama", "--context-max", "200000", "--kv-bytes", "1GiB", "--drain-seconds",
+        with Server("llama", "--context-max", "100000", "--kv-bytes", "1GiB", "--drain-seconds",
                     "0.3") as s:
             conn = s.connect()
             conn.request("POST", "/v1/infer", json.dumps(
                 {"task": "base", "input": "x",
-                 "parameters": {"max_tokens": 100000, "ignore_eos": True}}),
+                 "parameters": {"max_tokens": ENDLESS, "ignore_eos": True}}),
                 {"Content-Type": "application/json"})
             s.wait_until(lambda: s.metrics()["vllm:num_requests_running"] == 1)
             begin = time.monotonic()
@@ -155,11 +155,11 @@ class Life(unittest.TestCase):
             self.assertLess(time.monotonic() - begin, 5)
 
     def test_a_second_signal_ends_at_once(self):
-        s = Server("llama", "--context-max", "200000")
+        s = Server("llama", "--context-max", "100000")
         conn = s.connect()
         conn.request("POST", "/v1/infer", json.dumps(
             {"task": "base", "input": "x",
-             "parameters": {"max_tokens": 100000, "ignore_eos": True}}),
+             "parameters": {"max_tokens": ENDLESS, "ignore_eos": True}}),
             {"Content-Type": "application/json"})
         s.wait_until(lambda: s.metrics()["vllm:num_requests_running"] == 1)
         s.process.send_signal(signal.SIGTERM)
