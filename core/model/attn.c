@@ -48,6 +48,28 @@ void fwd_rope_table(struct fwd *f, unsigned w)
     }
 }
 
+void fwd_rope(struct fwd *f, unsigned w)
+{
+    const struct fwd_view *v = f->worker[w].rows;
+    const size_t d = f->c->d_head, half = d / 2, n_heads = f->c->n_heads;
+    uint32_t r0, r1, a, b;
+
+    fwd__rows_of(f, v->n_rows, w, &r0, &r1);
+    for (uint32_t s = 0; s < f->batch.n_seqs; s++) {
+        const struct fwd_part *p = &v->part[s];
+        const struct fwd_segment rows = {.row0 = p->row0, .n_rows = p->n};
+
+        if (!fwd__cut(&rows, r0, r1, &a, &b))
+            continue;
+        for (uint32_t r = a; r < b; r++) {
+            const size_t at = (f->batch.seq[s].row0 + p->first + (r - p->row0)) * half;
+
+            for (size_t h = 0; h < n_heads; h++)
+                f->k->rope(d, f->cos + at, f->sin + at, f->q + (r * n_heads + h) * d);
+        }
+    }
+}
+
 void fwd_rope_store(struct fwd *f, unsigned w, unsigned layer)
 {
     const size_t d = f->c->d_head, half = d / 2, kv = kv_width(f);
@@ -65,8 +87,6 @@ void fwd_rope_store(struct fwd *f, unsigned w, unsigned layer)
             const size_t at = (pos % FWD_KV_BLOCK) * kv;
             const float *cos = f->cos + r * half, *sin = f->sin + r * half;
 
-            for (unsigned h = 0; h < f->c->n_heads; h++)
-                f->k->rope(d, cos, sin, f->q + ((size_t)r * f->c->n_heads + h) * d);
             for (unsigned h = 0; h < f->c->n_kv_heads; h++)
                 f->k->rope(d, cos, sin, f->k_rows + r * kv + h * d);
             memcpy(kv_block(f, layer, 0, block) + at, f->k_rows + r * kv, kv * sizeof(float));
@@ -148,19 +168,22 @@ static const struct delta_op *find_prefix(const struct delta *d, unsigned layer)
     return NULL;
 }
 
-static void run_item(const struct fwd *f, unsigned layer, const struct fwd_attn_item *it,
-                     float *score)
+static void run_item(const struct fwd *f, unsigned w, unsigned layer,
+                     const struct fwd_attn_item *it)
 {
     const struct fwd_seq *s = &f->batch.seq[it->seq];
+    const struct fwd_part *part = &f->worker[w].rows->part[it->seq];
+    float *score = f->worker[w].score;
     const size_t d = f->c->d_head, group = f->c->n_heads / f->c->n_kv_heads;
-    const size_t n_left = s->n_rows - it->q0;
+    const size_t n_left = part->n - it->q0;
     const size_t n = n_left < FWD_QUERY_CHUNK ? n_left : FWD_QUERY_CHUNK;
     const struct delta_op *prefix = find_prefix(s->delta, layer);
     const size_t n_prefix = prefix ? prefix->kv_prefix.n_tokens : 0;
-    const size_t before = n_prefix + s->pos0 + it->q0; /* keys before the first query's own */
+    /* keys before the first query's own */
+    const size_t before = n_prefix + s->pos0 + part->first + it->q0;
     const size_t n_keys = f->c->is_decoder ? before + n : n_prefix + s->n_rows;
     const size_t ldq = f->c->n_heads * d;
-    const size_t q = (s->row0 + it->q0) * ldq + it->kv_head * group * d;
+    const size_t q = (part->row0 + it->q0) * ldq + it->kv_head * group * d;
     struct queries qs = {.q = f->q + q, .o = f->ctx + q, .n_visible = n_keys};
 
     if (n == 1) {
@@ -181,20 +204,21 @@ static void run_item(const struct fwd *f, unsigned layer, const struct fwd_attn_
 
 void fwd_attn(struct fwd *f, unsigned w, unsigned layer)
 {
+    const struct fwd_view *v = f->worker[w].rows;
     size_t i;
 
     pool_barrier(f->pool);
-    while ((i = pool_claim(f->pool, f->n_items)) < f->n_items)
-        run_item(f, layer, &f->item[i], f->worker[w].score);
+    while ((i = pool_claim(f->pool, v->n_items)) < v->n_items)
+        run_item(f, w, layer, &v->item[i]);
     pool_barrier(f->pool);
 }
 
-void fwd__attn_plan(struct fwd *f)
+void fwd__attn_plan(const struct fwd *f, struct fwd_view *v)
 {
-    f->n_items = 0;
+    v->n_items = 0;
     for (uint32_t s = 0; s < f->batch.n_seqs; s++)
-        for (uint32_t q0 = 0; q0 < f->batch.seq[s].n_rows; q0 += FWD_QUERY_CHUNK)
+        for (uint32_t q0 = 0; q0 < v->part[s].n; q0 += FWD_QUERY_CHUNK)
             for (unsigned h = 0; h < f->c->n_kv_heads; h++)
-                f->item[f->n_items++] =
+                v->item[v->n_items++] =
                     (struct fwd_attn_item){.seq = s, .q0 = q0, .kv_head = (uint16_t)h};
 }

@@ -79,6 +79,7 @@ static void embed(struct fwd *f, unsigned w)
 
 static void layer(struct fwd *f, unsigned w, unsigned i)
 {
+    const struct fwd_worker *me = &f->worker[w];
     const struct fwd_linear qkv[] = {{SITE_Q, f->q, KERN_ACT_NONE},
                                      {SITE_K, f->k_rows, KERN_ACT_NONE},
                                      {SITE_V, f->v_rows, KERN_ACT_NONE}};
@@ -86,12 +87,18 @@ static void layer(struct fwd *f, unsigned w, unsigned i)
     const struct fwd_linear up = {SITE_UP, f->ff1, f->c->act};
     const struct fwd_linear down = {SITE_DOWN, f->x, KERN_ACT_NONE};
 
-    fwd_linears(f, w, &f->all, i, f->h, qkv, 3);
+    if (fwd_is_narrowing(f, i)) {
+        fwd_linears(f, w, &f->all, i, f->h, qkv + 1, 2);
+        fwd_narrow(f, w);
+        fwd_linears(f, w, me->rows, i, f->h, qkv, 1);
+    } else {
+        fwd_linears(f, w, &f->all, i, f->h, qkv, 3);
+    }
     fwd_attn(f, w, i);
-    fwd_linears(f, w, &f->all, i, f->ctx, &o, 1);
+    fwd_linears(f, w, me->rows, i, f->ctx, &o, 1);
     fwd_join(f, w, i, SITE_ATTN_JOIN, SITE_ATTN_NORM, f->x, f->h, f->h);
-    fwd_linears(f, w, &f->all, i, f->h, &up, 1);
-    fwd_linears(f, w, &f->all, i, f->ff1, &down, 1);
+    fwd_linears(f, w, me->rows, i, f->h, &up, 1);
+    fwd_linears(f, w, me->rows, i, f->ff1, &down, 1);
     fwd_join(f, w, i, SITE_FFN_JOIN, SITE_FFN_NORM, f->x, f->h, f->h);
 }
 

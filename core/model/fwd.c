@@ -62,6 +62,23 @@ static int alloc_rows(struct fwd *f, struct core_err *err)
     return rc;
 }
 
+static bool alloc_view(const struct fwd *f, struct fwd_view *v)
+{
+    const size_t n_seqs = f->opt.max_seqs, n_chunks = f->opt.max_rows / FWD_QUERY_CHUNK + 1;
+
+    v->segment = core_calloc(n_seqs, sizeof(*v->segment));
+    v->part = core_calloc(n_seqs, sizeof(*v->part));
+    v->item = core_calloc(f->c->n_kv_heads * (n_seqs + n_chunks), sizeof(*v->item));
+    return v->segment && v->part && v->item;
+}
+
+static void free_view(struct fwd_view *v)
+{
+    core_free(v->segment);
+    core_free(v->part);
+    core_free(v->item);
+}
+
 static int alloc_plans(struct fwd *f, struct core_err *err)
 {
     const size_t n_rows = f->opt.max_rows, n_seqs = f->opt.max_seqs;
@@ -69,13 +86,10 @@ static int alloc_plans(struct fwd *f, struct core_err *err)
     f->batch.token = core_calloc(n_rows, sizeof(int32_t));
     f->batch.type = core_calloc(n_rows, sizeof(int32_t));
     f->batch.seq = core_calloc(n_seqs, sizeof(*f->batch.seq));
-    f->all.segment = core_calloc(n_seqs, sizeof(*f->all.segment));
     f->head_row = core_calloc(n_rows, sizeof(*f->head_row));
     f->head_item = core_calloc(n_rows, sizeof(*f->head_item));
-    f->item =
-        core_calloc(f->c->n_kv_heads * (n_seqs + n_rows / FWD_QUERY_CHUNK + 1), sizeof(*f->item));
-    if (!f->batch.token || !f->batch.type || !f->batch.seq || !f->all.segment || !f->head_row ||
-        !f->head_item || !f->item)
+    if (!f->batch.token || !f->batch.type || !f->batch.seq || !f->head_row || !f->head_item ||
+        !alloc_view(f, &f->all) || !alloc_view(f, &f->due))
         return core_err_nomem(err, "plans of a step");
     for (int i = 0; i < FWD_N_HEAD_CLASSES; i++) {
         f->head[i].segment = core_calloc(n_seqs, sizeof(*f->head[i].segment));
@@ -284,10 +298,10 @@ void fwd_free(struct fwd **fp)
     core_free(f->batch.token);
     core_free(f->batch.type);
     core_free(f->batch.seq);
-    core_free(f->all.segment);
+    free_view(&f->all);
+    free_view(&f->due);
     core_free(f->head_row);
     core_free(f->head_item);
-    core_free(f->item);
     for (int i = 0; i < FWD_N_HEAD_CLASSES; i++)
         core_free(f->head[i].segment);
     core_free_pages(f->logits, logits_bytes(f));
@@ -312,37 +326,65 @@ struct fwd_batch *fwd_batch(struct fwd *f)
     return &f->batch;
 }
 
-/* Cuts the batch's rows into segments: adjacent sequences of one delta. */
-static void plan_segments(struct fwd *f)
+/* Cuts rows into segments: adjacent sequences of one delta. */
+static void plan_view(const struct fwd *f, struct fwd_view *v)
 {
-    struct fwd_view *v = &f->all;
-
-    v->n_rows = f->batch.n_rows;
-    v->n_segments = 0;
+    v->n_rows = v->n_segments = 0;
     for (uint32_t s = 0; s < f->batch.n_seqs; s++) {
         const struct fwd_seq *q = &f->batch.seq[s];
         struct fwd_segment *last = v->n_segments ? &v->segment[v->n_segments - 1] : NULL;
+        struct fwd_part *p = &v->part[s];
 
-        if (last && last->delta == q->delta)
-            last->n_rows += q->n_rows;
-        else
+        *p = (struct fwd_part){.row0 = v->n_rows, .n = q->n_rows};
+        if (v == &f->due)
+            fwd__due(q, &p->first, &p->n);
+        if (p->n && last && last->delta == q->delta)
+            last->n_rows += p->n;
+        else if (p->n)
             v->segment[v->n_segments++] =
-                (struct fwd_segment){.delta = q->delta, .row0 = q->row0, .n_rows = q->n_rows};
+                (struct fwd_segment){.delta = q->delta, .row0 = p->row0, .n_rows = p->n};
+        v->n_rows += p->n;
     }
+    fwd__attn_plan(f, v);
+}
+
+bool fwd_is_narrowing(const struct fwd *f, unsigned layer)
+{
+    return layer + 1 == f->c->n_layers && f->due.n_rows < f->all.n_rows;
+}
+
+void fwd_narrow(struct fwd *f, unsigned w)
+{
+    const size_t d = f->c->d_model;
+    uint32_t r0, r1;
+
+    fwd__rows_of(f, f->due.n_rows, w, &r0, &r1);
+    for (uint32_t s = 0; s < f->batch.n_seqs; s++) {
+        const struct fwd_part *p = &f->due.part[s];
+        const float *h = f->h + (f->batch.seq[s].row0 + p->first) * d;
+
+        for (uint32_t i = 0; i < p->n; i++)
+            if (p->row0 + i >= r0 && p->row0 + i < r1)
+                memcpy(f->x + (p->row0 + i) * d, h + i * d, d * sizeof(float));
+    }
+    pool_barrier(f->pool);
+    memcpy(f->h + r0 * d, f->x + r0 * d, (r1 - r0) * d * sizeof(float));
+    f->worker[w].rows = &f->due;
 }
 
 static void run_worker(void *arg, unsigned worker)
 {
     struct fwd *f = arg;
 
+    f->worker[worker].rows = &f->all;
     f->m->arch->forward(f, worker);
     fwd__heads(f, worker);
 }
 
 void fwd_run(struct fwd *f)
 {
-    plan_segments(f);
-    fwd__attn_plan(f);
+    plan_view(f, &f->all);
+    plan_view(f, &f->due);
     fwd__head_plan(f);
     pool_run(f->pool, run_worker, f);
 }

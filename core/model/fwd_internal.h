@@ -14,11 +14,27 @@ struct fwd_segment {
     uint32_t row0, n_rows;
 };
 
-/* A matrix's rows cut into segments: all rows of the batch, or the rows that a head
- * reads. */
+/* A sequence's rows in a view: n of those that it has in this step, from `first` on, at
+ * row0 of the view. */
+struct fwd_part {
+    uint32_t row0, first, n;
+};
+
+/* One attention item: a sequence, a KV head, a chunk of its queries. */
+struct fwd_attn_item {
+    uint32_t seq, q0;
+    uint16_t kv_head;
+};
+
+/* A matrix's rows cut into segments: all rows of the batch, those whose final values are
+ * read, or the rows of a class of heads. */
 struct fwd_view {
     uint32_t n_rows, n_segments;
     struct fwd_segment *segment;
+    /* of the first two: */
+    struct fwd_part *part;      /* [n_seqs] */
+    struct fwd_attn_item *item; /* [n_kv_heads * (max_seqs + max_rows / chunk)] */
+    size_t n_items;
 };
 
 /* A down product of one LOWRANK over one segment: t [n_rows, rank]. */
@@ -42,15 +58,10 @@ struct fwd_head_item {
 /* Head rows stand in this order in f->pooled. */
 enum fwd_head_class { FWD_HEAD_LM, FWD_HEAD_POOLER, FWD_HEAD_PLAIN, FWD_N_HEAD_CLASSES };
 
-/* One attention item: a sequence, a KV head, a chunk of its queries. */
-struct fwd_attn_item {
-    uint32_t seq, q0;
-    uint16_t kv_head;
-};
-
 /* What one worker alone uses. The plan of a group of linears is the same in every
  * worker; each makes its own, which costs less than a barrier. */
 struct fwd_worker {
+    const struct fwd_view *rows; /* of the activations: all, after fwd_narrow() those due */
     void *gemm;                  /* gemm_scratch_bytes() */
     float *score;                /* [FWD_QUERY_CHUNK or group, keys] */
     float *join;                 /* [FWD_JOIN_ROWS, 3 * d_model + rank_max] */
@@ -68,6 +79,7 @@ struct fwd {
     struct fwd_options opt;
     struct fwd_batch batch;
     struct fwd_view all; /* of the batch's rows */
+    struct fwd_view due; /* of those whose final values heads read */
     /* the rows that heads read, by class; a class's rows begin at head_first[class] */
     struct fwd_view head[FWD_N_HEAD_CLASSES];
     uint32_t head_first[FWD_N_HEAD_CLASSES + 1];
@@ -84,8 +96,6 @@ struct fwd {
 
     float *t; /* LOWRANK temporaries of the current group: [max_rows, rank_max] */
 
-    struct fwd_attn_item *item; /* [n_kv_heads * (max_seqs + max_rows / chunk)] */
-    size_t n_items;
     float *kv; /* [n_layers][2][n_kv_blocks][FWD_KV_BLOCK][n_kv * d_head] */
     size_t kv_floats;
 
@@ -108,6 +118,16 @@ static inline bool fwd__cut(const struct fwd_segment *s, uint32_t r0, uint32_t r
     *to = s->row0 + s->n_rows < r1 ? s->row0 + s->n_rows : r1;
     return *from < *to;
 }
+
+/* ---- fwd.c ----------------------------------------------------------------- */
+
+/* Of the last layer only the keys and values of all rows are needed, and of what comes
+ * after them only the rows that heads read: a classifier reads one of a text, a
+ * generating task the prompt's last. True if `layer` is the last and some rows are not due:
+ * then the family computes K and V, calls fwd_narrow(), and goes on with fewer rows. */
+bool fwd_is_narrowing(const struct fwd *f, unsigned layer);
+/* f->h shrinks to the rows due. Shared: a barrier inside, none at its ends; f->x is lost. */
+void fwd_narrow(struct fwd *f, unsigned w);
 
 /* ---- sites.c: what a family calls ------------------------------------------ */
 
@@ -140,16 +160,20 @@ void fwd_join(struct fwd *f, unsigned w, unsigned layer, enum site_kind join, en
 
 /* cos and sin of every row's position. Row-wise. */
 void fwd_rope_table(struct fwd *f, unsigned w);
-/* Rotates q and k, and writes k, v into the sequences' KV blocks (decoder). Row-wise. */
+/* Rotates k of all rows and writes k, v into the sequences' KV blocks. Row-wise. */
 void fwd_rope_store(struct fwd *f, unsigned w, unsigned layer);
+/* Rotates q. Row-wise. */
+void fwd_rope(struct fwd *f, unsigned w);
 /* ctx = softmax(q k^T / sqrt(d_head)) v over each sequence's own keys and its task's
  * prefix; causal for decoders. Shared: barriers on both ends. */
 void fwd_attn(struct fwd *f, unsigned w, unsigned layer);
-/* Items of the coming step (engine thread, before the workers start). */
-void fwd__attn_plan(struct fwd *f);
+/* A view's items of the coming step (engine thread, before the workers start). */
+void fwd__attn_plan(const struct fwd *f, struct fwd_view *v);
 
 /* ---- head.c ------------------------------------------------------------------ */
 
+/* The rows of a sequence whose final values its head reads in this step: *n from *first. */
+void fwd__due(const struct fwd_seq *s, uint32_t *first, uint32_t *n);
 void fwd__head_plan(struct fwd *f);
 /* Pools final rows f->h, runs every task's head, calls on_logits. Shared. */
 void fwd__heads(struct fwd *f, unsigned w);

@@ -14,20 +14,31 @@ static enum fwd_head_class class_of(const struct delta_head *h)
     return h->pool == DELTA_POOL_POOLER ? FWD_HEAD_POOLER : FWD_HEAD_PLAIN;
 }
 
-/* Rows that the head of this sequence reads in this step. */
-static uint32_t n_due(const struct fwd_seq *s)
+void fwd__due(const struct fwd_seq *s, uint32_t *first, uint32_t *n)
 {
+    *first = 0;
+    *n = s->n_rows;
     switch (s->delta->head.pool) {
     case DELTA_POOL_TOKENS:
-        return s->n_rows;
+    case DELTA_POOL_MEAN:
+        break;
     case DELTA_POOL_CLS:
     case DELTA_POOL_POOLER:
-        return s->pos0 == 0;
-    case DELTA_POOL_MEAN:
+        *n = s->pos0 == 0;
+        break;
     case DELTA_POOL_LAST:
-        return s->is_last;
+        *first = s->n_rows - 1;
+        *n = s->is_last;
+        break;
     }
-    return 0;
+}
+
+/* Outputs of this sequence's head in this step. */
+static uint32_t n_outputs(const struct fwd *f, uint32_t s)
+{
+    const struct fwd_seq *q = &f->batch.seq[s];
+
+    return q->delta->head.pool == DELTA_POOL_MEAN ? q->is_last : f->due.part[s].n;
 }
 
 static void add_items(struct fwd *f, enum fwd_head_class cls, uint32_t row0, uint32_t n)
@@ -47,7 +58,7 @@ static void plan_class(struct fwd *f, enum fwd_head_class cls)
     v->n_rows = v->n_segments = 0;
     for (uint32_t s = 0; s < f->batch.n_seqs; s++) {
         const struct fwd_seq *q = &f->batch.seq[s];
-        const uint32_t n = class_of(&q->delta->head) == cls ? n_due(q) : 0;
+        const uint32_t n = class_of(&q->delta->head) == cls ? n_outputs(f, s) : 0;
         struct fwd_segment *last = v->n_segments ? &v->segment[v->n_segments - 1] : NULL;
 
         if (n == 0)
@@ -77,12 +88,13 @@ void fwd__head_plan(struct fwd *f)
 /* ---- pooling --------------------------------------------------------------------- */
 
 /* Adds a chunk's rows to the sequence's sum; the mean is due with the last chunk. */
-static void add_to_mean(const struct fwd *f, const struct fwd_seq *s)
+static void add_to_mean(const struct fwd *f, size_t s)
 {
+    const struct fwd_part *p = &f->due.part[s];
     const size_t d = f->c->d_model;
 
-    for (uint32_t i = 0; i < s->n_rows; i++)
-        f->k->add(d, f->h + (s->row0 + i) * d, s->mean);
+    for (uint32_t i = 0; i < p->n; i++)
+        f->k->add(d, f->h + (p->row0 + i) * d, f->batch.seq[s].mean);
 }
 
 static void pool_row(const struct fwd *f, uint32_t row)
@@ -90,25 +102,14 @@ static void pool_row(const struct fwd *f, uint32_t row)
     const struct fwd_head_row *hr = &f->head_row[row];
     const struct fwd_seq *s = &f->batch.seq[hr->seq];
     const size_t d = f->c->d_model;
-    const float *from = f->h + (size_t)s->row0 * d;
     float *to = f->pooled + row * d;
 
-    switch (s->delta->head.pool) {
-    case DELTA_POOL_CLS:
-    case DELTA_POOL_POOLER:
-        break;
-    case DELTA_POOL_TOKENS:
-        from += hr->token * d;
-        break;
-    case DELTA_POOL_LAST:
-        from += (s->n_rows - 1) * d;
-        break;
-    case DELTA_POOL_MEAN:
+    if (s->delta->head.pool == DELTA_POOL_MEAN) {
         memcpy(to, s->mean, d * sizeof(float));
         f->k->scale(d, 1.0f / (float)(s->pos0 + s->n_rows), to);
-        return;
+    } else {
+        memcpy(to, f->h + (f->due.part[hr->seq].row0 + hr->token) * d, d * sizeof(float));
     }
-    memcpy(to, from, d * sizeof(float));
 }
 
 /* ---- a task's own steps ------------------------------------------------------------ */
@@ -215,7 +216,7 @@ void fwd__heads(struct fwd *f, unsigned w)
     pool_barrier(f->pool);
     while ((i = pool_claim(f->pool, f->batch.n_seqs)) < f->batch.n_seqs)
         if (f->batch.seq[i].delta->head.pool == DELTA_POOL_MEAN)
-            add_to_mean(f, &f->batch.seq[i]);
+            add_to_mean(f, i);
     pool_barrier(f->pool);
     while ((i = pool_claim(f->pool, n_rows)) < n_rows)
         pool_row(f, (uint32_t)i);

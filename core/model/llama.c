@@ -104,12 +104,13 @@ static void swiglu(struct fwd *f, unsigned w)
     const size_t n = f->c->d_ff;
     uint32_t r0, r1;
 
-    fwd__rows_of(f, f->batch.n_rows, w, &r0, &r1);
+    fwd__rows_of(f, f->worker[w].rows->n_rows, w, &r0, &r1);
     f->k->swiglu((r1 - r0) * n, f->ff1 + r0 * n, f->ff2 + r0 * n, f->ff1 + r0 * n);
 }
 
 static void layer(struct fwd *f, unsigned w, unsigned i)
 {
+    const struct fwd_worker *me = &f->worker[w];
     const struct fwd_linear qkv[] = {{SITE_Q, f->q, KERN_ACT_NONE},
                                      {SITE_K, f->k_rows, KERN_ACT_NONE},
                                      {SITE_V, f->v_rows, KERN_ACT_NONE}};
@@ -119,15 +120,24 @@ static void layer(struct fwd *f, unsigned w, unsigned i)
     const struct fwd_linear down = {SITE_DOWN, f->x, KERN_ACT_NONE};
 
     fwd_norm(f, w, i, SITE_ATTN_NORM, f->h, f->x);
-    fwd_linears(f, w, &f->all, i, f->x, qkv, 3);
-    fwd_rope_store(f, w, i);
+    if (fwd_is_narrowing(f, i)) {
+        fwd_linears(f, w, &f->all, i, f->x, qkv + 1, 2);
+        fwd_rope_store(f, w, i);
+        fwd_narrow(f, w);
+        fwd_norm(f, w, i, SITE_ATTN_NORM, f->h, f->x);
+        fwd_linears(f, w, me->rows, i, f->x, qkv, 1);
+    } else {
+        fwd_linears(f, w, &f->all, i, f->x, qkv, 3);
+        fwd_rope_store(f, w, i);
+    }
+    fwd_rope(f, w);
     fwd_attn(f, w, i);
-    fwd_linears(f, w, &f->all, i, f->ctx, &o, 1);
+    fwd_linears(f, w, me->rows, i, f->ctx, &o, 1);
     fwd_join(f, w, i, SITE_ATTN_JOIN, SITE_N_KINDS, f->x, f->h, f->h);
     fwd_norm(f, w, i, SITE_FFN_NORM, f->h, f->x);
-    fwd_linears(f, w, &f->all, i, f->x, gate_up, 2);
+    fwd_linears(f, w, me->rows, i, f->x, gate_up, 2);
     swiglu(f, w);
-    fwd_linears(f, w, &f->all, i, f->ff1, &down, 1);
+    fwd_linears(f, w, me->rows, i, f->ff1, &down, 1);
     fwd_join(f, w, i, SITE_FFN_JOIN, SITE_N_KINDS, f->x, f->h, f->h);
 }
 

@@ -376,13 +376,14 @@ void fwd_norm(struct fwd *f, unsigned w, unsigned layer, enum site_kind kind, co
               float *y)
 {
     const site_id s = site_make(layer, kind);
+    const struct fwd_view *v = f->worker[w].rows;
     const size_t d = f->c->d_model;
     uint32_t r0, r1, a, b;
 
-    fwd__rows_of(f, f->all.n_rows, w, &r0, &r1);
-    for (uint32_t i = 0; i < f->all.n_segments; i++)
-        if (fwd__cut(&f->all.segment[i], r0, r1, &a, &b))
-            norm_rows(f, f->all.segment[i].delta, s, b - a, x + a * d, y + a * d);
+    fwd__rows_of(f, v->n_rows, w, &r0, &r1);
+    for (uint32_t i = 0; i < v->n_segments; i++)
+        if (fwd__cut(&v->segment[i], r0, r1, &a, &b))
+            norm_rows(f, v->segment[i].delta, s, b - a, x + a * d, y + a * d);
 }
 
 /* ---- joins -------------------------------------------------------------------- */
@@ -467,12 +468,13 @@ void fwd_join(struct fwd *f, unsigned w, unsigned layer, enum site_kind join, en
               const float *h, const float *r, float *out)
 {
     const site_id norm_site = norm == SITE_N_KINDS ? SITE_NONE : site_make(layer, norm);
+    const struct fwd_view *v = f->worker[w].rows;
     const size_t d = f->c->d_model;
     uint32_t r0, r1, a, b, n_ops;
 
-    fwd__rows_of(f, f->all.n_rows, w, &r0, &r1);
-    for (uint32_t i = 0; i < f->all.n_segments; i++) {
-        const struct fwd_segment *seg = &f->all.segment[i];
+    fwd__rows_of(f, v->n_rows, w, &r0, &r1);
+    for (uint32_t i = 0; i < v->n_segments; i++) {
+        const struct fwd_segment *seg = &v->segment[i];
         const struct delta_op *op = delta_ops(seg->delta, site_make(layer, join), &n_ops);
 
         if (!fwd__cut(seg, r0, r1, &a, &b))
