@@ -10,6 +10,8 @@ enum {
     ROW_CHUNK = 32,  /* rows of one down product */
     TILE_ROWS = 128, /* rows and outputs of one tile of the base product: the rows' */
     TILE_COLS = 128, /* inputs stay in the second cache, an epilogue is long enough */
+    FEW_ROWS = 32,   /* with so few rows, each of another task perhaps, an epilogue */
+    FEW_COLS = 512,  /* reads more than it computes: long runs of memory are faster */
 };
 
 /* ---- one group of linears ---------------------------------------------------- */
@@ -245,18 +247,14 @@ static void run_tile(struct fwd *f, const struct fwd_worker *me, const struct gr
     }
 }
 
-/* Outputs of one tile: a whole number of panels, few enough that every worker gets
- * several tiles. */
-static size_t tile_cols(const struct fwd *f, const struct model_site *site)
+/* Outputs of one tile: a whole number of panels, and as many for each worker. */
+static size_t tile_cols(const struct fwd *f, const struct model_site *site, uint32_t n_rows)
 {
-    const size_t panel = gemm_panel(site->w);
-    size_t cols = TILE_COLS / panel * panel;
+    const size_t panel = gemm_panel(site->w), most = n_rows <= FEW_ROWS ? FEW_COLS : TILE_COLS;
+    const size_t n_each = (site->n_out + most * f->n_workers - 1) / (most * f->n_workers);
+    const size_t n_tiles = n_each * f->n_workers;
 
-    if (cols < panel)
-        cols = panel;
-    while (cols > panel && site->n_out < cols * f->n_workers * 2)
-        cols -= panel;
-    return cols;
+    return (site->n_out + n_tiles * panel - 1) / (n_tiles * panel) * panel;
 }
 
 static void base_products(struct fwd *f, const struct fwd_worker *me, const struct group *g)
@@ -265,7 +263,7 @@ static void base_products(struct fwd *f, const struct fwd_worker *me, const stru
     size_t cols[FWD_GROUP_MAX], end[FWD_GROUP_MAX], n_tiles = 0, at;
 
     for (unsigned i = 0; i < g->n; i++) {
-        cols[i] = tile_cols(f, g->site[i]);
+        cols[i] = tile_cols(f, g->site[i], g->v->n_rows);
         n_tiles += (g->site[i]->n_out + cols[i] - 1) / cols[i] * n_row_tiles;
         end[i] = n_tiles;
     }

@@ -16,25 +16,20 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import evaluate
 import metrics
+import probe
 import prompts
 import tasks
 import text
 
-PROBE_STEPS = 500
-PROBE_LR = 0.05
 PROBE_DECAYS = (0.0, 1e-4, 1e-3, 1e-2)
 
 
 def embeddings(model, tokenizer, examples):
     """Mean of the last hidden states, normalised: this model's own sentence embedding."""
-    rows = tokenizer([example["input"] for example in examples]).input_ids
-    result = [None] * len(rows)
-    with torch.no_grad():
-        for group in evaluate.equal_length_batches(rows):
-            hidden = model(torch.tensor([rows[index] for index in group])).last_hidden_state
-            for index, vector in zip(group, functional.normalize(hidden.mean(1), dim=-1)):
-                result[index] = vector
-    return torch.stack(result)
+    def encode(ids):
+        return functional.normalize(model(ids).last_hidden_state.mean(1), dim=-1)
+
+    return probe.vectors_of(encode, tokenizer, examples)
 
 
 def answer_key(example):
@@ -56,23 +51,11 @@ def nearest_centroid(train_examples, train_vectors, scored_vectors):
     return [keys[number] for number in best.tolist()]
 
 
-def fit_probe(task, vectors, targets, decay):
-    loss_of = functional.binary_cross_entropy_with_logits if task.multi_label else functional.cross_entropy
-    probe = torch.nn.Linear(vectors.shape[1], len(task.labels))
-    optimizer = torch.optim.Adam(probe.parameters(), lr=PROBE_LR, weight_decay=decay)
-    for _ in range(PROBE_STEPS):
-        optimizer.zero_grad()
-        loss_of(probe(vectors), targets).backward()
-        optimizer.step()
-    return probe.requires_grad_(False)
-
-
 def linear_probe(task, examples, vectors):
     """A head alone; its weight decay is the one that does best on the development examples."""
-    targets = torch.tensor([text.target_vector(task, example) for example in examples["train"]])
     expected = [example["target"] for example in examples["dev"]]
-    probes = [fit_probe(task, vectors["train"], targets, decay) for decay in PROBE_DECAYS]
-    best = max(probes, key=lambda probe: metrics.score(task, evaluate.labels_of(task, probe(vectors["dev"])), expected))
+    heads = [probe.fit(task, vectors["train"], examples["train"], decay) for decay in PROBE_DECAYS]
+    best = max(heads, key=lambda head: metrics.score(task, evaluate.labels_of(task, head(vectors["dev"])), expected))
     return evaluate.labels_of(task, best(vectors["heldout"]))
 
 

@@ -12,8 +12,14 @@ def base_model(task, path):
         return AutoAdapterModel.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path)
     adapters.init(model)
-    model.generation_config.use_cache = False  # the library's Llama attention takes the cache by an old name and never sees it
+    for layer in model.model.layers:
+        layer.self_attn.register_forward_pre_hook(name_cache, with_kwargs=True)
     return model
+
+
+def name_cache(_, arguments, named):
+    """The library's Llama attention knows the cache of keys and values only by its old name, and would generate without it."""
+    return arguments, {**named, "past_key_value": named.get("past_key_values")}
 
 
 def build(task, base, tokenizer, examples):

@@ -1,7 +1,8 @@
 """BitFit and a FISH-mask sparse difference, which no library saves: delta.json and delta.safetensors.
 
 delta.safetensors holds, under the parameter names of BertForSequenceClassification: `<name>`, a parameter that replaces the
-base's; `<name>#idx`, flat positions in ascending order (int32), and `<name>#val`, what to add there (float32).
+base's; `<name>#idx`, flat positions in ascending order (int32), and `<name>#val`, what to add there (float32). The head reads
+the mean of the last hidden states, as the base was trained to be read; task.json says so.
 """
 
 import json
@@ -9,13 +10,30 @@ import os
 
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, BertForSequenceClassification
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 import loop
+import probe
 import text
-from method_peft import base_model
 
 FISHER_EXAMPLES = 512
+HEAD_DECAY = 1e-4
 KEPT_FRACTION = 0.005
+
+
+class MeanPooled(BertForSequenceClassification):
+    def pooled(self, input_ids, attention_mask):
+        hidden = self.bert(input_ids, attention_mask).last_hidden_state
+        shares = attention_mask / attention_mask.sum(1, keepdim=True)
+        return (hidden * shares.unsqueeze(-1)).sum(1)
+
+    def forward(self, input_ids, attention_mask):
+        return SequenceClassifierOutput(logits=self.classifier(self.dropout(self.pooled(input_ids, attention_mask))))
+
+
+def base_model(task, path):
+    return MeanPooled.from_pretrained(path, config=AutoConfig.from_pretrained(path, num_labels=len(task.labels)))
 
 
 def is_encoder_weight(name, parameter):
@@ -23,17 +41,26 @@ def is_encoder_weight(name, parameter):
 
 
 def is_trained_bias(name):
-    return name.endswith(".bias") and name.startswith(("bert.encoder.layer.", "bert.pooler."))
+    return name.endswith(".bias") and name.startswith("bert.encoder.layer.")
 
 
 def build(task, base, tokenizer, examples):
     model = base_model(task, base)
+    start_head(task, model, tokenizer, examples)
     trained = is_trained if task.method == "bitfit" else is_sparsely_trained
     for name, parameter in model.named_parameters():
         parameter.requires_grad = trained(name, parameter)
     if task.method == "diff":
         mask_gradients(model, fish_masks(task, model, tokenizer, examples[:FISHER_EXAMPLES]))
     return model
+
+
+def start_head(task, model, tokenizer, examples):
+    """Fit the classifier to the frozen model first: the gradients behind a random one say little about the weights."""
+    model.eval()
+    vectors = probe.vectors_of(lambda ids: model.pooled(ids, torch.ones_like(ids)), tokenizer, examples)
+    head = probe.fit(task, vectors, examples, HEAD_DECAY)
+    model.classifier.load_state_dict(head.state_dict())
 
 
 def is_trained(name, parameter):
@@ -76,6 +103,8 @@ def mask_gradients(model, masks):
 def sparse_tensors(name, weight, before):
     difference = (weight - before).flatten()
     positions = difference.nonzero().flatten()
+    if not len(positions):
+        return {}
     return {f"{name}#idx": positions.to(torch.int32), f"{name}#val": difference[positions]}
 
 

@@ -20,7 +20,7 @@ def baselines(entry):
 
 def row(task, entry):
     cells = (
-        f"`{task.name}`", f"{NAMES[task.method]} ({MAKERS[task.library]})", f"{entry['metric']} **{entry['score']:.3f}**",
+        f"`{task.name}`", f"{NAMES[task.method]} ({MAKERS[task.made_with]})", f"{entry['metric']} **{entry['score']:.3f}**",
         baselines(entry), f"{entry['train']} / {entry['heldout']}", f"{entry['bytes'] / 1000:.0f} kB")
     return f"| {' | '.join(cells)} |\n"
 

@@ -37,7 +37,7 @@ def main():
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
     task = tasks.by_name(arguments.task)
-    method = importlib.import_module(f"method_{task.library}")
+    method = importlib.import_module(f"method_{task.made_with}")
     examples = text.read_examples(arguments.data, task, "dev" if arguments.dev else "heldout")
     tokenizer = AutoTokenizer.from_pretrained(arguments.base)
     model = method.load(task, arguments.base, arguments.adapter)

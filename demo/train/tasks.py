@@ -12,13 +12,14 @@ class Task:
     base: str
     source: str  # which maker of examples in data.py
     method: str
-    library: str
+    made_with: str
     lr: float
     epochs: int
     batch: int = 32
     labels: tuple = ()
     facet: str = ""  # debtags facet
     language: str = ""  # of the input, for translations
+    pooling: str = ""  # of the hidden states, where the method's own files do not tell
     prompt: str = ""  # what the server wraps around the input of a generating task
     max_tokens: int = 32
     train_limit: int = 400  # per label, or in all when there are no single labels
@@ -36,42 +37,42 @@ class Task:
 
 ALL = (
     Task(
-        name="section", base=MINILM, source="section", method="lora", library="peft", lr=1e-3, epochs=3,
+        name="section", base=MINILM, source="section", method="lora", made_with="peft", lr=1e-3, epochs=3,
         labels=("admin", "database", "devel", "doc", "editors", "fonts", "games", "graphics", "java", "libdevel", "libs",
                 "mail", "math", "net", "perl", "python", "science", "sound", "text", "web"),
         train_limit=250,
     ),
     Task(
-        name="role", base=MINILM, source="tag", method="houlsby", library="adapters", lr=1e-3, epochs=3, batch=16, facet="role",
+        name="role", base=MINILM, source="tag", method="houlsby", made_with="adapters", lr=1e-3, epochs=3, batch=16, facet="role",
         labels=("app-data", "data", "debug-symbols", "devel-lib", "documentation", "plugin", "program", "shared-lib"),
         heldout_limit=100,
     ),
     Task(
-        name="interface", base=MINILM, source="tags", method="ia3", library="peft", lr=1e-2, epochs=3, batch=16, facet="interface",
+        name="interface", base=MINILM, source="tags", method="ia3", made_with="peft", lr=1e-2, epochs=3, batch=16, facet="interface",
         labels=("3d", "commandline", "daemon", "graphical", "shell", "text-mode", "web"),
         train_limit=2500, dev_limit=300, heldout_limit=800,
     ),
     Task(
-        name="language", base=MINILM, source="tag", method="bitfit", library="peftd", lr=4e-3, epochs=3, batch=16,
-        facet="implemented-in",
+        name="language", base=MINILM, source="tag", method="bitfit", made_with="peftd", lr=4e-3, epochs=3, batch=16,
+        facet="implemented-in", pooling="mean",
         labels=("c", "c++", "java", "lisp", "ocaml", "perl", "python", "shell"),
         heldout_limit=100,
     ),
     Task(
-        name="purpose", base=MINILM, source="tag", method="diff", library="peftd", lr=3e-3, epochs=4, batch=16, facet="use",
+        name="purpose", base=MINILM, source="tag", method="diff", made_with="peftd", lr=3e-3, epochs=4, batch=16, facet="use", pooling="mean",
         labels=("analysing", "checking", "configuring", "converting", "editing", "gameplaying", "learning", "monitor",
                 "organizing", "playing", "searching", "storing", "viewing"),
     ),
     Task(
-        name="synopsis", base=SMOLLM2, source="synopsis", method="lora", library="peft", lr=1e-3, epochs=1, batch=8,
+        name="synopsis", base=SMOLLM2, source="synopsis", method="lora", made_with="peft", lr=1e-3, epochs=1, batch=8,
         prompt="Description: {input}\nSynopsis:\n", train_limit=1600, dev_limit=50, heldout_limit=200,
     ),
     Task(
-        name="french", base=SMOLLM2, source="translation", method="pfeiffer", library="adapters", lr=1e-3, epochs=1, batch=8,
+        name="french", base=SMOLLM2, source="translation", method="pfeiffer", made_with="adapters", lr=1e-3, epochs=1, batch=8,
         language="fr", prompt="French: {input}\nEnglish:\n", train_limit=3000, dev_limit=50, heldout_limit=200,
     ),
     Task(
-        name="german", base=SMOLLM2, source="translation", method="prefix", library="peft", lr=5e-3, epochs=1, batch=8,
+        name="german", base=SMOLLM2, source="translation", method="prefix", made_with="peft", lr=5e-3, epochs=1, batch=8,
         language="de", prompt="German: {input}\nEnglish:\n", train_limit=2000, dev_limit=50, heldout_limit=200,
     ),
 )

@@ -41,7 +41,8 @@ def task_settings(task):
     if task.generates:
         return {"prompt": task.prompt, "parameters": {"max_tokens": task.max_tokens}}
     kind = "multi_label_classification" if task.multi_label else "single_label_classification"
-    return {"labels": list(task.labels), "problem_type": kind}
+    pooling = {"pooling": task.pooling} if task.pooling else {}
+    return {"labels": list(task.labels), "problem_type": kind, **pooling}
 
 
 def save_folder(method, model, task, arguments):
@@ -62,7 +63,7 @@ def main():
     torch.set_num_threads(arguments.threads)
     seed_everything(arguments.seed)
     task = tasks.by_name(arguments.task)
-    method = importlib.import_module(f"method_{task.library}")
+    method = importlib.import_module(f"method_{task.made_with}")
     tokenizer = AutoTokenizer.from_pretrained(arguments.base)
     examples = text.read_examples(arguments.data, task, "train")
 
@@ -70,7 +71,7 @@ def main():
     seconds = loop.train(task, model, text.epochs(task, tokenizer, examples, arguments.seed))
     save_folder(method, model, task, arguments)
     metrics.update(arguments.metrics, task, {
-        "base": task.base, "method": task.method, "library": task.library, "seed": arguments.seed,
+        "base": task.base, "method": task.method, "made_with": task.made_with, "seed": arguments.seed,
         "train": len(examples), "train_seconds": round(seconds), "bytes": folder_bytes(arguments.out),
     })
 
