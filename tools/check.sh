@@ -39,5 +39,6 @@ stage "goldens over HTTP, address sanitizer" $make -s golden VARIANT=asan
 stage "HTTP tests" $make -s integration
 stage "HTTP tests, address sanitizer" $make -s integration VARIANT=asan
 stage "HTTP tests, thread sanitizer" $make -s integration VARIANT=tsan
+stage "replacement, kill -9, hostile input and mixed requests, a tenth" tests/soak/run.sh --short
 stage "kept fuzz inputs" $make -s fuzz-replay
 echo "$n passed, 0 failed"

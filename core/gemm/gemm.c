@@ -155,14 +155,3 @@ void gemm_run(const struct gemm_weight *w, const struct gemm_args *a)
             run_panel(w, a, row, n_rows, col);
     }
 }
-
-void gemm_rows(const struct gemm_weight *w, const int32_t *row, size_t n, float *out, size_t ldo)
-{
-    for (size_t i = 0; i < n; i++) {
-        assert(row[i] >= 0 && (size_t)row[i] < w->n_out);
-        if (w->is_blas)
-            gemm__blas_row(w, (size_t)row[i], out + i * ldo);
-        else
-            gemm__panel_row(w, (size_t)row[i], out + i * ldo);
-    }
-}

@@ -57,8 +57,7 @@ struct gemm_args {
 /* y[i, j] = sum_k x[i, k] * W[j, k] for j in [col0, col1). Overwrites y. */
 void gemm_run(const struct gemm_weight *w, const struct gemm_args *a);
 
-/* Dequantised rows of W: out[i, :] = W[row[i], :], f32 (token embeddings that
- * share their matrix with the output head). */
-void gemm_rows(const struct gemm_weight *w, const int32_t *row, size_t n, float *out, size_t ldo);
+/* OpenBLAS's words for its version and the kernels that it chose. */
+const char *gemm_blas_text(void);
 
 #endif

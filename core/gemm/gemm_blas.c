@@ -41,11 +41,9 @@ static struct tensor as_tensor(const struct gemm_weight *w)
                            .n_bytes = w->n_bytes};
 }
 
-void gemm__blas_row(const struct gemm_weight *w, size_t j, float *out)
+const char *gemm_blas_text(void)
 {
-    const struct tensor t = as_tensor(w);
-
-    tensor_to_f32(&t, j * w->n_in, w->n_in, out);
+    return openblas_get_config();
 }
 
 static void sgemm(const struct gemm_args *a, size_t n_cols, size_t n_k, const float *x,

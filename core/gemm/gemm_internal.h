@@ -32,7 +32,6 @@ struct gemm_weight {
 
 /* Fills w->panel, sizes and bytes from `t`; w->n_out and n_in are set. */
 int gemm__pack_panels(struct gemm_weight *w, const struct tensor *t, struct core_err *err);
-void gemm__panel_row(const struct gemm_weight *w, size_t j, float *out);
 
 /* One block of a quantised type as integers: value i is q[i] * scale[g] + min[g]
  * with g = i / group, exact in f32 but for the last rounding. Minima are 0 for types
@@ -46,6 +45,5 @@ void gemm__quant_decode(enum tensor_type type, const uint8_t *block, struct gemm
 
 int gemm__blas_pack(struct gemm_weight *w, const struct tensor *t, struct core_err *err);
 void gemm__blas_run(const struct gemm_weight *w, const struct gemm_args *a);
-void gemm__blas_row(const struct gemm_weight *w, size_t j, float *out);
 
 #endif

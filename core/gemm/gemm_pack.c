@@ -1,4 +1,4 @@
-/* core/gemm/gemm_pack.c - tensors to panels, and single rows back.
+/* core/gemm/gemm_pack.c - tensors to panels.
  *
  * The form of a panel is kern.h's (struct kern_panel). Packing runs once at start
  * and reads each stored byte once; a quantised weight never becomes floats. */
@@ -117,58 +117,4 @@ int gemm__pack_panels(struct gemm_weight *w, const struct tensor *t, struct core
             pack_quant(w, t, j, panel);
     }
     return CORE_OK;
-}
-
-/* Integer (i, j) of the integers of a record. */
-static int record_q(const struct kern_panel *p, const char *q, size_t i, size_t j)
-{
-    const uint32_t *words = (const uint32_t *)(const void *)q;
-
-    if (p->type == KERN_PANEL_Q8)
-        return ((const int8_t *)q)[i * KERN_PANEL + j];
-    return (int)(words[i / 8 * KERN_PANEL + j] >> 4 * (i % 8) & 15);
-}
-
-/* Column j of one record. q * scale is exact, so this rounds once, as widen does. */
-static void record_column(const struct kern_panel *p, const char *record, size_t j, float *out)
-{
-    const size_t scale_bytes = KERN_PANEL * (p->is_f16 ? 2 : 4);
-    float s[2] = {0.0f, 0.0f};
-
-    for (unsigned i = 0; i < (p->has_min ? 2 : 1); i++, record += scale_bytes)
-        s[i] = p->is_f16 ? tensor_f16_to_f32(((const uint16_t *)(const void *)record)[j])
-                         : ((const float *)(const void *)record)[j];
-    if (p->type == KERN_PANEL_Q4 && !p->has_min)
-        s[1] = -8.0f * s[0];
-    for (size_t i = 0; i < p->group; i++)
-        out[i] = (float)record_q(p, record, i, j) * s[0] + s[1];
-}
-
-void gemm__panel_row(const struct gemm_weight *w, size_t j, float *out)
-{
-    const char *panel = (const char *)w->bytes + j / KERN_PANEL * w->panel_bytes;
-    const uint16_t *half = (const uint16_t *)(const void *)panel + j % KERN_PANEL;
-    const float *full = (const float *)(const void *)panel + j % KERN_PANEL;
-
-    switch (w->panel.type) {
-    case KERN_PANEL_F32:
-        for (size_t k = 0; k < w->n_in; k++)
-            out[k] = full[k * KERN_PANEL];
-        break;
-    case KERN_PANEL_F16:
-        for (size_t k = 0; k < w->n_in; k++)
-            out[k] = tensor_f16_to_f32(half[k * KERN_PANEL]);
-        break;
-    case KERN_PANEL_BF16:
-        for (size_t k = 0; k < w->n_in; k++)
-            out[k] = tensor_bf16_to_f32(half[k * KERN_PANEL]);
-        break;
-    case KERN_PANEL_Q8:
-    case KERN_PANEL_Q4:
-        for (size_t k = 0; k < w->n_in; k += w->panel.group) {
-            record_column(&w->panel, panel, j % KERN_PANEL, out + k);
-            panel += kern_panel_bytes(&w->panel, w->panel.group);
-        }
-        break;
-    }
 }
