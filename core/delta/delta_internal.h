@@ -22,6 +22,8 @@ int delta__ah_head(struct delta_builder *b, const json_t *head_config, bool is_o
 /* Where ".KIND.NAME." begins in a tensor's name; *rest is what follows it. NULL: nowhere. */
 const char *delta__ah_mark(const char *tensor, const char *kind, const char *name,
                            const char **rest);
+/* False if the configuration's `leave_out` lists the layer. */
+bool delta__ah_has_layer(const json_t *config, unsigned layer);
 /* Activation by AdapterHub's name (NULL: identity). */
 int delta__ah_act(struct delta_builder *b, const char *name, bool is_old, enum kern_act *out);
 

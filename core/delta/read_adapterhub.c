@@ -28,6 +28,19 @@ const char *delta__ah_mark(const char *tensor, const char *kind, const char *nam
     return NULL;
 }
 
+bool delta__ah_has_layer(const json_t *config, unsigned layer)
+{
+    const json_t *v;
+    size_t k;
+
+    json_array_foreach(json_object_get(config, "leave_out"), k, v)
+    {
+        if (json_is_integer(v) && json_integer_value(v) == (json_int_t)layer)
+            return false;
+    }
+    return true;
+}
+
 int delta__ah_act(struct delta_builder *b, const char *name, bool is_old, enum kern_act *out)
 {
     static const struct {

@@ -213,6 +213,39 @@ static int add_place(struct delta_builder *b, const struct bottleneck *o, const 
     return rc < 0 ? rc : delta__add_lowrank(b, &p, &in);
 }
 
+static bool has_bottleneck(const struct delta_builder *b, site_id site)
+{
+    for (size_t i = 0; i < b->n_ops; i++)
+        if (b->op[i].site == site && b->op[i].kind == DELTA_LOWRANK)
+            return true;
+    return false;
+}
+
+/* Every place that the configuration promises: the library would fill a missing one with
+ * random numbers. */
+static int check_places(struct delta_builder *b, const json_t *config, bool has_mh, bool has_output)
+{
+    const struct {
+        enum site_kind kind;
+        const char *key;
+        bool is_on;
+    } place[] = {{SITE_ATTN_JOIN, "mh_adapter", has_mh},
+                 {SITE_FFN_JOIN, "output_adapter", has_output}};
+    char path[160];
+
+    for (unsigned layer = 0; layer < model_config(b->m)->n_layers; layer++)
+        for (size_t i = 0; i < sizeof(place) / sizeof(place[0]); i++) {
+            const site_id site = site_make(layer, place[i].kind);
+
+            if (place[i].is_on && delta__ah_has_layer(config, layer) && !has_bottleneck(b, site))
+                return core_err_set_param(
+                    b->err, CORE_E_ADAPTER_INVALID, place[i].key,
+                    "%s is set, but the adapter of %s is missing", place[i].key,
+                    model_site_path(b->m, site, path, sizeof(path)));
+        }
+    return 0;
+}
+
 int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const char *name,
                          bool is_old)
 {
@@ -232,6 +265,8 @@ int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const ch
         if (mark && mark != t->name && strcmp(rest, "adapter_up.weight") == 0)
             rc = add_place(b, &o, t, (size_t)(rest - t->name), (size_t)(mark - t->name) - 1);
     }
+    if (rc == 0)
+        rc = check_places(b, config, has_mh, has_output);
     if (rc == 0)
         snprintf(b->method, sizeof(b->method), "%s",
                  o.join.is_parallel     ? "parallel"

@@ -155,19 +155,12 @@ static int read_flat(struct delta_builder *b, const char *name, struct delta__pr
 /* The layers that have the prefix: all but `leave_out`. */
 static int list_layers(struct delta_builder *b, const json_t *config, unsigned *layer, unsigned *n)
 {
-    const json_t *out = json_object_get(config, "leave_out"), *v;
     const unsigned n_layers = model_config(b->m)->n_layers;
-    size_t k;
 
     *n = 0;
-    for (unsigned i = 0; i < n_layers && i < LAYERS_MAX; i++) {
-        bool is_out = false;
-
-        json_array_foreach(out, k, v) is_out |=
-            json_is_integer(v) && json_integer_value(v) == (json_int_t)i;
-        if (!is_out)
+    for (unsigned i = 0; i < n_layers && i < LAYERS_MAX; i++)
+        if (delta__ah_has_layer(config, i))
             layer[(*n)++] = i;
-    }
     if (*n)
         return 0;
     return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "leave_out",

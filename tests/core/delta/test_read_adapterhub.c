@@ -164,7 +164,7 @@ END_TEST
 
 static const char bottleneck_json[] =
     "{\"architecture\": null, \"is_parallel\": true, \"output_adapter\": true, "
-    "\"non_linearity\": \"relu\", \"scaling\": 4.0}";
+    "\"non_linearity\": \"relu\", \"scaling\": 4.0, \"leave_out\": [1, 2]}";
 static const char prefix_json[] = "{\"architecture\": \"prefix_tuning\", \"flat\": true, "
                                   "\"prefix_length\": 2, \"leave_out\": [1]}";
 
@@ -181,10 +181,10 @@ static void put_ah(struct adapter *a, const char *config)
 
 START_TEST(a_union_of_prefix_and_parallel_bottleneck_is_mam)
 {
-    const struct made t[] = {{.name = PLACE("2") "adapter_down.0.weight", .d0 = 3, .d1 = 40},
-                             {.name = PLACE("2") "adapter_down.0.bias", .d0 = 3},
-                             {.name = PLACE("2") "adapter_up.weight", .d0 = 40, .d1 = 3},
-                             {.name = PLACE("2") "adapter_up.bias", .d0 = 40},
+    const struct made t[] = {{.name = PLACE("0") "adapter_down.0.weight", .d0 = 3, .d1 = 40},
+                             {.name = PLACE("0") "adapter_down.0.bias", .d0 = 3},
+                             {.name = PLACE("0") "adapter_up.weight", .d0 = 40, .d1 = 3},
+                             {.name = PLACE("0") "adapter_up.bias", .d0 = 40},
                              {.name = PREFIX "control_trans", .d0 = 2 * 160},
                              {.name = POOL("0") "self_prefix.control_trans", .d0 = 2 * 160},
                              {.name = POOL("1") "self_prefix.control_trans", .d0 = 2 * 160},
@@ -203,7 +203,7 @@ START_TEST(a_union_of_prefix_and_parallel_bottleneck_is_mam)
     ck_assert_str_eq(d->method, "mam");
     ck_assert_uint_eq(d->n_ops, 3);
     ck_assert_uint_eq(d->position_shift, 0);
-    ck_assert(op_at(d, 2, SITE_FFN_JOIN, DELTA_LOWRANK)->lowrank.scale == 4.0f);
+    ck_assert(op_at(d, 0, SITE_FFN_JOIN, DELTA_LOWRANK)->lowrank.scale == 4.0f);
     op = op_at(d, 2, SITE_ATTN, DELTA_KV_PREFIX); /* the second layer that has one */
     ck_assert(op->kv_prefix.k[40] == made_value(&t[4], 160 + 80));
     ck_assert(op->kv_prefix.v[40] == made_value(&t[4], 160 + 120));
@@ -246,11 +246,14 @@ START_TEST(a_bottleneck_that_misses_a_part_is_refused)
             if (i != out)
                 some[n++] = t[i];
         put_tensors(&a, "adapter.safetensors", some);
-        if (out == 2)
-            refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "left over");
-        else
-            refused(&a, CORE_E_ADAPTER_INVALID, "is missing");
+        refused(&a, CORE_E_ADAPTER_INVALID, "is missing");
     }
+    put_tensors(&a, "adapter.safetensors", t);
+    put_ah(&a, "{\"output_adapter\": true, \"leave_out\": [1]}");
+    refused(&a, CORE_E_ADAPTER_INVALID, "the adapter of encoder.layer.2.output is missing");
+    put_ah(&a, "{\"mh_adapter\": true, \"leave_out\": [1, 2]}");
+    refused(&a, CORE_E_ADAPTER_INVALID, "mh_adapter");
+    put_ah(&a, bottleneck_json);
     memcpy(beyond, t, sizeof(beyond));
     beyond[2].name = PLACE("3") "adapter_up.weight";
     put_tensors(&a, "adapter.safetensors", beyond);
