@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A stand-in for `peftd serve` that answers from the goldens, to test the parity driver itself.
 
-PEFTD_FAKE_FAULT names one thing to do wrong: value, token, kind, error, missing, upload, batch or exit.
+FAKE_FAULT names one thing to do wrong: value, token, kind, error, missing, upload, batch or exit.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-FAULT = os.environ.get("PEFTD_FAKE_FAULT", "")
+FAULT = os.environ.get("FAKE_FAULT", "")
 
 
 def read_goldens(model: Path) -> dict:

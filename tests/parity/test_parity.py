@@ -18,7 +18,7 @@ GOLDEN = HERE.parent / "golden"
 def run_driver(fault: str, *options: str) -> subprocess.CompletedProcess:
     command = [sys.executable, str(HERE / "parity.py"), "--peftd", str(HERE / "fake_peftd.py"), "--golden", str(GOLDEN),
                "--base", "llama", *options]
-    environment = {**os.environ, "PEFTD_FAKE_FAULT": fault}
+    environment = {**os.environ, "FAKE_FAULT": fault}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
