@@ -238,10 +238,10 @@ static int check_places(struct delta_builder *b, const json_t *config, bool has_
             const site_id site = site_make(layer, place[i].kind);
 
             if (place[i].is_on && delta__ah_has_layer(config, layer) && !has_bottleneck(b, site))
-                return core_err_set_param(
-                    b->err, CORE_E_ADAPTER_INVALID, place[i].key,
-                    "%s is set, but the adapter of %s is missing", place[i].key,
-                    model_site_path(b->m, site, path, sizeof(path)));
+                return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, place[i].key,
+                                          "%s is set, but the adapter of %s is missing",
+                                          place[i].key,
+                                          model_site_path(b->m, site, path, sizeof(path)));
         }
     return 0;
 }

@@ -51,7 +51,7 @@ def schedule(step, steps):
 
 
 def train(task, model, batches):
-    """Train whatever requires gradients; products in bfloat16, parameters in float32. Returns the seconds it took."""
+    """Train whatever requires gradients; products in bfloat16, parameters in float32."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=task.lr, weight_decay=0.0)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule(step, len(batches)))
@@ -71,4 +71,3 @@ def train(task, model, batches):
             print(f"{task.name} {step}/{len(batches)} loss {total / REPORT_EVERY:.3f} {time.monotonic() - started:.0f} s",
                   flush=True)
             total = 0.0
-    return time.monotonic() - started

@@ -68,11 +68,11 @@ def main():
     examples = text.read_examples(arguments.data, task, "train")
 
     model = method.build(task, arguments.base, tokenizer, examples)
-    seconds = loop.train(task, model, text.epochs(task, tokenizer, examples, arguments.seed))
+    loop.train(task, model, text.epochs(task, tokenizer, examples, arguments.seed))
     save_folder(method, model, task, arguments)
     metrics.update(arguments.metrics, task, {
         "base": task.base, "method": task.method, "made_with": task.made_with, "seed": arguments.seed,
-        "train": len(examples), "train_seconds": round(seconds), "bytes": folder_bytes(arguments.out),
+        "train": len(examples), "bytes": folder_bytes(arguments.out),
     })
 
 
