@@ -32,4 +32,8 @@ for task in "$@"; do
     "$peft_python" "$here/baselines.py" --task "$task" --base "$base" --data "$work" --metrics "$metrics"
 done
 "$peft_python" "$here/examples.py" --data "$work" --out "$demo/examples.json"
+"$demo/run.sh"
+for url in "$demo"/run/*.url; do
+    "$peft_python" "$here/served.py" --server "$(cat "$url")" --data "$work" --metrics "$metrics"
+done
 python3 "$here/report.py" --metrics "$metrics" --readme "$demo/README.md"

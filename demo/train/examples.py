@@ -11,11 +11,11 @@ import text
 SHOWN = {
     "section": ("mrboom", "ipfm", "python3-optuna", "libokio-java", "wham-align"),
     "role": ("gparted", "libicu72", "libcxxopts-dev", "redet-doc", "krita-l10n"),
-    "interface": ("gltron", "gnome-characters", "ccd2iso", "ldirectord", "matanza"),
-    "language": ("dar", "mailgraph", "jupyter-console", "elpa-elfeed", "ssl-cert-check"),
-    "purpose": ("kblocks", "gringotts", "gettext-el", "sidplay", "xfce4-systemload-plugin"),
-    "synopsis": ("cryfs", "libsecret-tools", "hyphen-it", "libspreadsheet-parsexlsx-perl", "libzxing-java"),
-    "french": ("cryfs", "pybik", "cgvg", "widelands-data", "elpa-find-file-in-project"),
+    "interface": ("ccd2iso", "ldirectord", "gltron", "gnome-characters", "matanza"),
+    "language": ("mailgraph", "elpa-elfeed", "dar", "jupyter-console", "ssl-cert-check"),
+    "purpose": ("kblocks", "gettext-el", "gringotts", "sidplay", "xfce4-systemload-plugin"),
+    "synopsis": ("hyphen-it", "cryfs", "libsecret-tools", "libspreadsheet-parsexlsx-perl", "libzxing-java"),
+    "french": ("pybik", "cgvg", "cryfs", "widelands-data", "elpa-find-file-in-project"),
     "german": ("vlc-data", "gtklp", "equivs", "zabbix-proxy-sqlite3", "libcollection-dev"),
 }
 

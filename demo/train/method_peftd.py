@@ -18,7 +18,7 @@ import probe
 import text
 
 FISHER_EXAMPLES = 512
-HEAD_DECAY = 1e-4
+HEAD_DECAY = 3e-3
 KEPT_FRACTION = 0.005
 
 

@@ -21,12 +21,13 @@ def baselines(entry):
 def row(task, entry):
     cells = (
         f"`{task.name}`", f"{NAMES[task.method]} ({MAKERS[task.made_with]})", f"{entry['metric']} **{entry['score']:.3f}**",
-        baselines(entry), f"{entry['train']} / {entry['heldout']}", f"{entry['bytes'] / 1000:.0f} kB")
+        f"{entry['served']:.3f}", baselines(entry), f"{entry['train']} / {entry['heldout']}", f"{entry['bytes'] / 1000:.0f} kB")
     return f"| {' | '.join(cells)} |\n"
 
 
 def table(recorded):
-    head = "| task | method | held out | baselines, same examples | trained / held out | size |\n|---|---|---|---|---|---|\n"
+    head = ("| task | method | held out | by peftd | baselines, same examples | trained / held out | size |\n"
+            "|---|---|---|---|---|---|---|\n")
     return head + "".join(row(task, recorded[task.name]) for task in tasks.ALL)
 
 

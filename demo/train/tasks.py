@@ -59,7 +59,7 @@ ALL = (
         heldout_limit=100,
     ),
     Task(
-        name="purpose", base=MINILM, source="tag", method="diff", made_with="peftd", lr=1e-3, epochs=3, batch=16, facet="use",
+        name="purpose", base=MINILM, source="tag", method="diff", made_with="peftd", lr=5e-4, epochs=3, batch=16, facet="use",
         pooling="mean",
         labels=("analysing", "checking", "configuring", "converting", "editing", "gameplaying", "learning", "monitor",
                 "organizing", "playing", "searching", "storing", "viewing"),
