@@ -76,6 +76,9 @@ int delta_compile(struct delta **out, const struct model *m, const struct core_f
         rc = delta__build_head(&b);
     if (rc == 0)
         rc = delta__all_taken(&b);
+    if (rc == 0 && b.has_no_method)
+        rc = core_err_set(b.err, CORE_E_ADAPTER_INVALID,
+                          "the adapter holds no tensor of its method, %s", b.method);
     if (rc == 0)
         rc = delta__finish(&b, &d);
     if (rc == 0)
@@ -97,6 +100,22 @@ int delta_base(struct delta **out, const struct model *m, struct core_err *err)
         *out = d;
     delta__builder_release(&b);
     return rc;
+}
+
+size_t delta_n_tokens_read(const struct delta *d, int32_t pad_id, const int32_t *tokens, size_t n)
+{
+    size_t n_real = 0, end = 0;
+
+    if (d->head.end == DELTA_END_LAST || pad_id < 0)
+        return n;
+    for (size_t i = 0; i < n; i++)
+        if (tokens[i] != pad_id) {
+            n_real++;
+            end = i + 1;
+        }
+    if (n_real == 0)
+        return d->head.end == DELTA_END_COUNT || n == 0 ? n : 1;
+    return d->head.end == DELTA_END_COUNT ? n_real : end;
 }
 
 void delta_free(struct delta *d)

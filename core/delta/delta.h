@@ -156,6 +156,16 @@ enum delta_pool {
     DELTA_POOL_TOKENS /* every row: tagging */
 };
 
+/* Where an input ends for a head that pools its last row. Libraries look for padding
+ * among the tokens themselves, wherever it stands. */
+enum delta_end {
+    DELTA_END_LAST,      /* with its last token */
+    DELTA_END_RIGHTMOST, /* with its last token that is not padding; all padding: with the
+                          * first token (Hugging Face) */
+    DELTA_END_COUNT,     /* after as many tokens as are not padding; none: with the last
+                          * token (AdapterHub) */
+};
+
 /* One step of a head: x -> act(W x + b), then [gamma]: layer norm. */
 struct delta_head_step {
     struct delta_mat w; /* [n_out, n_in]; data NULL: no dense */
@@ -169,6 +179,7 @@ enum { DELTA_HEAD_STEPS_MAX = 4 };
 struct delta_head {
     enum delta_kind kind;
     enum delta_pool pool;
+    enum delta_end end; /* LAST unless pool is LAST and the head answers for an input */
     bool is_normalized; /* embedding: L2 */
     unsigned n_steps;
     struct delta_head_step step[DELTA_HEAD_STEPS_MAX];
@@ -221,6 +232,12 @@ void delta_free(struct delta *d);
 /* The reserved task `base`: no operations; embedding on an encoder, generation on
  * a decoder. */
 int delta_base(struct delta **out, const struct model *m, struct core_err *err);
+
+/* How many leading tokens of an input the head needs, 1 to n for n > 0: n unless the
+ * head looks for padding (head.end) and the base names a pad id (pad_id, -1: none;
+ * model_config's `pad`). Such heads stand on decoders only, where no token sees a later
+ * one, so that an input cut there answers as the whole one does. */
+size_t delta_n_tokens_read(const struct delta *d, int32_t pad_id, const int32_t *tokens, size_t n);
 
 /* The operations of a site, possibly none: *n of them. NULL delta = none. */
 static inline const struct delta_op *delta_ops(const struct delta *d, site_id s, uint32_t *n)

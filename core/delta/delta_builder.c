@@ -116,6 +116,13 @@ bool delta__is_taken(const struct delta_builder *b, const struct tensor *t)
     return b->is_taken[t - b->tensors.t];
 }
 
+bool delta__is_copy(const struct tensor *a, const struct tensor *b)
+{
+    return a->type == b->type && a->n_dims == b->n_dims &&
+           memcmp(a->dim, b->dim, a->n_dims * sizeof(a->dim[0])) == 0 &&
+           (a->n_bytes == 0 || memcmp(a->data, b->data, a->n_bytes) == 0);
+}
+
 int delta__all_taken(struct delta_builder *b)
 {
     for (size_t i = 0; i < b->tensors.n; i++)
@@ -254,4 +261,27 @@ int delta__place(struct delta_builder *b, const struct tensor *t, const char *pa
                                   (int)(n_path < 200 ? n_path : 200), path);
     *out = p;
     return 0;
+}
+
+bool delta__is_base_weight(const struct delta_builder *b, const struct delta__place *p)
+{
+    enum { SOME = 256 }; /* whole blocks of every stored type */
+    const struct tensor *base = model_site_weight(b->m, p->site), *t = p->t;
+    float x[SOME], y[SOME];
+    size_t n;
+
+    if (!base || !tensor_type_is_float(t->type) || t->n_dims != 2 ||
+        !tensor_is(base, 2, t->dim[0], t->dim[1]))
+        return false;
+    n = tensor_n_values(t);
+    for (size_t at = 0; at < n; at += SOME) {
+        const size_t some = n - at < SOME ? n - at : SOME;
+
+        tensor_to_f32(t, at, some, x);
+        tensor_to_f32(base, at, some, y);
+        for (size_t i = 0; i < some; i++)
+            if (!(x[i] == y[i]))
+                return false;
+    }
+    return true;
 }

@@ -52,6 +52,7 @@ struct delta__head {
     enum delta__problem problem;
     bool has_pooling, has_normalize; /* task.json says them */
     enum delta_pool pooling;
+    enum delta_end end; /* of a sequence head on a decoder, unless has_pooling */
     bool normalize;
     bool wants_pooler; /* sequence head on an encoder: its pooler stands before */
     /* Parameters under Hugging Face's names. */
@@ -85,6 +86,9 @@ struct delta_builder {
     char method[sizeof(((struct delta *)0)->method)];
     uint32_t position_shift;
     bool ignores_token_types;
+    bool has_own_lm_head; /* an lm_head.weight is a matrix of its own, also where the base
+                           * ties it to the token embedding */
+    bool has_no_method;   /* the reader found no tensor of the method that the files name */
     struct delta__head plan;
     struct delta_head head;
     struct delta_task task;
@@ -109,6 +113,8 @@ const struct tensor *delta__find(const struct delta_builder *b, const char *path
                                  const char *suffix);
 void delta__take(struct delta_builder *b, const struct tensor *t);
 bool delta__is_taken(const struct delta_builder *b, const struct tensor *t);
+/* The same type, shape and bytes. */
+bool delta__is_copy(const struct tensor *a, const struct tensor *b);
 /* CORE_E_ADAPTER_UNSUPPORTED with the first tensor that nobody took. */
 int delta__all_taken(struct delta_builder *b);
 
@@ -140,6 +146,10 @@ struct delta__place {
  * CORE_E_ADAPTER_MISMATCH names path and tensor if the base has none. */
 int delta__place(struct delta_builder *b, const struct tensor *t, const char *path, size_t n_path,
                  bool is_join, struct delta__place *out);
+
+/* True if p->t holds exactly the values of the site's weight (then p->t is a copy that
+ * the library saved and means nothing). */
+bool delta__is_base_weight(const struct delta_builder *b, const struct delta__place *p);
 
 /* ---- operations ------------------------------------------------------------------ */
 

@@ -115,9 +115,10 @@ static int choose_pool(struct delta_builder *b, size_t *width)
     default:
         if (p->has_pooling)
             b->head.pool = p->pooling;
-        else if (c->is_decoder)
+        else if (c->is_decoder) {
             b->head.pool = DELTA_POOL_LAST;
-        else if (p->wants_pooler)
+            b->head.end = p->end;
+        } else if (p->wants_pooler)
             return add_pooler(b, width);
         else
             b->head.pool = DELTA_POOL_CLS;
@@ -167,6 +168,24 @@ static int add_layers(struct delta_builder *b, size_t *width)
                             "the adapter has no head: classifier.weight or score.weight");
     b->head.uses_base_lm_head = true;
     *width = model_config(b->m)->n_vocab;
+    return 0;
+}
+
+/* An operation at a layer that the head replaces would never be computed. */
+static int check_replaced(struct delta_builder *b)
+{
+    const bool has_lm_head = b->plan.form == DELTA__FORM_LM && !b->head.uses_base_lm_head;
+    char path[160];
+
+    for (size_t i = 0; i < b->n_ops; i++) {
+        const enum site_kind kind = site_kind_of(b->op[i].site);
+
+        if ((kind == SITE_LM_HEAD && has_lm_head) || (kind == SITE_POOLER && b->plan.pooler.w))
+            return core_err_set(b->err, CORE_E_ADAPTER_UNSUPPORTED,
+                                "%s at %s: the adapter replaces this layer",
+                                delta_op_text(b->op[i].kind),
+                                model_site_path(b->m, b->op[i].site, path, sizeof(path)));
+    }
     return 0;
 }
 
@@ -243,6 +262,8 @@ int delta__build_head(struct delta_builder *b)
         rc = choose_pool(b, &width);
     if (rc == 0 && b->plan.form != DELTA__FORM_EMBEDDING)
         rc = add_layers(b, &width);
+    if (rc == 0)
+        rc = check_replaced(b);
     if (rc == 0)
         rc = check_outputs(b, width);
     if (rc < 0)

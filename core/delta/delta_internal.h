@@ -14,18 +14,28 @@ int delta__read_task(struct delta_builder *b);
 /* Parts of read_peft.c that have their own file. */
 int delta__peft_lora(struct delta_builder *b, const json_t *config);
 
-/* Parts of read_adapterhub.c. `config` is one method's; `name` the adapter's. */
-int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const char *name,
-                         bool is_old);
-int delta__ah_prefix(struct delta_builder *b, const json_t *config, const char *name, bool is_old);
-int delta__ah_head(struct delta_builder *b, const json_t *head_config, bool is_old);
+/* Parts of read_adapterhub.c: what all methods of one adapter share, and one reader for
+ * each, whose `config` is the method's. */
+struct delta__ah {
+    const char *name;        /* stands in the names of tensors */
+    const char *version;     /* of the library that saved it, or NULL: unsaid, or a part */
+    bool has_old_gelu;       /* activations have the names of files without a version */
+    const json_t *interface; /* adapter_interface.json of a plug-in model, or NULL */
+};
+int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
+int delta__ah_lora(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
+int delta__ah_prefix(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
+int delta__ah_head(struct delta_builder *b, const json_t *head_config);
+/* CORE_E_ADAPTER_UNSUPPORTED unless the interface, if there is one, hooks bottlenecks in
+ * where the library's own classes have them. */
+int delta__ah_check_hooks(struct delta_builder *b, const struct delta__ah *ah);
 /* Where ".KIND.NAME." begins in a tensor's name; *rest is what follows it. NULL: nowhere. */
 const char *delta__ah_mark(const char *tensor, const char *kind, const char *name,
                            const char **rest);
 /* False if the configuration's `leave_out` lists the layer. */
 bool delta__ah_has_layer(const json_t *config, unsigned layer);
 /* Activation by AdapterHub's name (NULL: identity). */
-int delta__ah_act(struct delta_builder *b, const char *name, bool is_old, enum kern_act *out);
+int delta__ah_act(struct delta_builder *b, const char *name, bool has_old_gelu, enum kern_act *out);
 
 /* The form of a head from a transformers class name ("BertForSequenceClassification");
  * CORE_E_ADAPTER_UNSUPPORTED names a class whose head we do not compute. */

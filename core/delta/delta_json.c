@@ -1,6 +1,7 @@
 /* core/delta/delta_json.c - the adapters' small JSON files, typed. Numbers and words
  * come from strangers: sizes and types are checked here, meanings by the readers. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/alloc.h"
@@ -114,6 +115,31 @@ static int bad_labels(struct delta_builder *b, const char *what)
                               "%s: expected different texts, numbered from 0 without a gap", what);
 }
 
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Answers name scores by label, so labels are different from each other, and not empty. */
+static int check_labels(struct delta_builder *b, const char *const *text, size_t n,
+                        const char *what)
+{
+    const char **sorted = delta__scratch(b, n, sizeof(*sorted));
+
+    if (!sorted)
+        return CORE_E_NOMEM;
+    memcpy(sorted, text, n * sizeof(*sorted));
+    qsort(sorted, n, sizeof(*sorted), by_text);
+    if (!*sorted[0])
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, what,
+                                  "%s: a label is the empty text", what);
+    for (size_t i = 1; i < n; i++)
+        if (strcmp(sorted[i - 1], sorted[i]) == 0)
+            return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, what,
+                                      "%s: '%.80s' is there twice", what, sorted[i]);
+    return 0;
+}
+
 int delta__json_labels(struct delta_builder *b, const json_t *labels, const char *what)
 {
     const size_t n = json_is_object(labels) ? json_object_size(labels) : json_array_size(labels);
@@ -121,6 +147,7 @@ int delta__json_labels(struct delta_builder *b, const json_t *labels, const char
     const char *key;
     json_t *v;
     size_t i;
+    int rc;
 
     if (!json_is_object(labels) && !json_is_array(labels))
         return wrong_type(b, what, "a list of texts");
@@ -147,6 +174,9 @@ int delta__json_labels(struct delta_builder *b, const json_t *labels, const char
         if (!text[id])
             return CORE_E_NOMEM;
     }
+    rc = check_labels(b, text, n, what);
+    if (rc < 0)
+        return rc;
     b->plan.label = text;
     b->plan.n_labels = n;
     return 0;

@@ -57,6 +57,21 @@ static int vector_may(struct delta_builder *b, const struct tensor *t, size_t n,
     return rc < 0 ? rc : delta__floats(b, t, out);
 }
 
+/* The scratch memory of every batch grows with the largest rank that is loaded. */
+static int check_rank(struct delta_builder *b, const struct delta__place *p, const struct tensor *t,
+                      size_t rank)
+{
+    enum { RANK_PER_WIDTH = 8 };
+    const size_t width = p->n_in > p->n_out ? p->n_in : p->n_out;
+
+    if ((rank - 1) / RANK_PER_WIDTH < width)
+        return 0;
+    return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, t->name,
+                              "tensor %s: got rank %zu, expected at most %d times the module's "
+                              "width, %zu",
+                              t->name, rank, (int)RANK_PER_WIDTH, width);
+}
+
 int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
                        const struct delta__lowrank *in)
 {
@@ -69,6 +84,9 @@ int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
         return rc;
     if (rank == 0)
         return delta__misfit(b, in->down, "[rank, inputs] with a rank of 1 or more");
+    rc = check_rank(b, p, in->down, rank);
+    if (rc < 0)
+        return rc;
     op = push_op(b, DELTA_LOWRANK, p->site);
     if (!op)
         return CORE_E_NOMEM;
@@ -303,6 +321,20 @@ static int norm_sum(struct delta_builder *b, const struct delta__place *p, enum 
     return rc;
 }
 
+/* The base's own matrix, which libraries save beside adapters of it, is none of the
+ * adapter's. Where it is tied, another one would change the token embedding too, unless
+ * it is a matrix of its own: left over. */
+static int add_lm_head(struct delta_builder *b, const struct delta__place *p)
+{
+    const int rc = delta__expect(b, p->t, 2, p->n_out, p->n_in);
+
+    if (rc == 0 && delta__is_base_weight(b, p))
+        delta__take(b, p->t);
+    else if (b->has_own_lm_head || !model_config(b->m)->is_tied)
+        b->plan.lm_head.w = p->t;
+    return rc;
+}
+
 static int add_at_site(struct delta_builder *b, const struct delta__place *p, enum site_part part,
                        bool is_add)
 {
@@ -320,13 +352,17 @@ static int add_at_site(struct delta_builder *b, const struct delta__place *p, en
         if (part == SITE_PART_WEIGHT && kind == SITE_POOLER && !is_add)
             h->pooler.w = p->t;
         else if (part == SITE_PART_WEIGHT && kind == SITE_LM_HEAD && !is_add)
-            h->lm_head.w = p->t;
+            return add_lm_head(b, p);
         else if (part == SITE_PART_BIAS && kind == SITE_POOLER && !is_add)
             h->pooler.b = p->t; /* a BIAS unless the weight comes too: delta_head.c */
         else if (part == SITE_PART_BIAS && kind == SITE_LM_HEAD && !is_add)
             h->lm_head.b = p->t;
         else if (part == SITE_PART_BIAS)
             return delta__add_bias(b, p, NULL, is_add);
+        return 0;
+    case SITE_CLASS_EMBED:
+        if (part == SITE_PART_WEIGHT && !is_add && delta__is_base_weight(b, p))
+            delta__take(b, p->t);
         return 0;
     default:
         return 0; /* left over */

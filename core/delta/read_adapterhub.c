@@ -2,10 +2,9 @@
  * tensors whose names hold the adapter's name, and a head beside them.
  *
  * `config.architecture` names the method; a union is the sum of its parts, which share
- * one set of tensors, so each part's reader takes what is its own. LoRA and (IA)3 are
- * here; bottlenecks, prefixes and heads have their own files. */
+ * one set of tensors, so each part's reader takes what its configuration wants. A method
+ * has its own file: read_adapterhub_bn.c, _lora.c, _prefix.c; so have heads. */
 #include <ctype.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -41,7 +40,7 @@ bool delta__ah_has_layer(const json_t *config, unsigned layer)
     return true;
 }
 
-int delta__ah_act(struct delta_builder *b, const char *name, bool is_old, enum kern_act *out)
+int delta__ah_act(struct delta_builder *b, const char *name, bool has_old_gelu, enum kern_act *out)
 {
     static const struct {
         const char *name;
@@ -66,13 +65,13 @@ int delta__ah_act(struct delta_builder *b, const char *name, bool is_old, enum k
     *out = KERN_ACT_NONE;
     if (!name)
         return 0;
+    /* Before versions were written, "gelu" was the tanh form. */
+    if (has_old_gelu && strcmp(name, "gelu") == 0)
+        name = "gelu_new";
+    else if (has_old_gelu && strcmp(name, "gelu_orig") == 0)
+        name = "gelu";
     for (size_t i = 0; name[i] && i + 1 < sizeof(lower); i++)
         lower[i] = (char)tolower((unsigned char)name[i]);
-    /* Before versions were written, "gelu" was the tanh form. */
-    if (is_old && strcmp(lower, "gelu") == 0)
-        snprintf(lower, sizeof(lower), "gelu_new");
-    else if (is_old && strcmp(lower, "gelu_orig") == 0)
-        snprintf(lower, sizeof(lower), "gelu");
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
         if (strcmp(known[i].name, lower) == 0) {
             *out = known[i].act;
@@ -82,128 +81,95 @@ int delta__ah_act(struct delta_builder *b, const char *name, bool is_old, enum k
                               "activation %.60s is not computed", name);
 }
 
-/* ---- LoRA and (IA)3 ------------------------------------------------------------ */
+/* ---- plug-in models ------------------------------------------------------------- */
 
-struct ah_lora {
-    const char *name; /* the adapter's */
-    double alpha;
-    bool divides;  /* by the rank; files older than 1.1.0 did not */
-    bool is_scale; /* (IA)3: lora_B (out, 1) multiplies the output */
-};
-
-static int add_ia3(struct delta_builder *b, const struct delta__place *p, double alpha)
+/* A module of layer 0 by the name that the interface's `key` gives it, below `parent`. */
+static enum site_kind hooked(const struct delta_builder *b, const json_t *interface,
+                             const char *parent, const char *key)
 {
-    const float *vec;
-    float *scaled;
-    int rc = delta__expect(b, p->t, 2, p->n_out, 1);
+    const json_t *names = json_object_get(interface, "interface");
+    const char *layers = json_string_value(json_object_get(names, "model_layers"));
+    const char *above = parent ? json_string_value(json_object_get(names, parent)) : "";
+    const char *name = json_string_value(json_object_get(names, key));
+    char path[400];
+    site_id site;
+    int n;
 
-    if (rc == 0)
-        rc = delta__floats(b, p->t, &vec);
-    if (rc < 0)
-        return rc;
-    scaled = delta__scratch(b, p->n_out, sizeof(*scaled));
-    if (!scaled)
-        return CORE_E_NOMEM;
-    for (size_t i = 0; i < p->n_out; i++)
-        scaled[i] = vec[i] * (float)alpha;
-    return delta__add_scale(b, p, scaled, DELTA_SCALE_OUT);
+    if (!layers || !above || !name)
+        return SITE_N_KINDS;
+    n = snprintf(path, sizeof(path), "%s.0.%s%s%s", layers, above, *above ? "." : "", name);
+    site = n > 0 && n < (int)sizeof(path) ? model_site(b->m, path, (size_t)n) : SITE_NONE;
+    return site == SITE_NONE ? SITE_N_KINDS : site_kind_of(site);
 }
 
-/* One linear; t is its lora_B, and path[0..n_path) the linear's own path. */
-static int add_linear(struct delta_builder *b, const struct ah_lora *l, const struct tensor *t,
-                      size_t n_path)
+int delta__ah_check_hooks(struct delta_builder *b, const struct delta__ah *ah)
 {
-    struct delta__lowrank in = {.up = t};
-    struct delta__place p;
-    int rc = delta__place(b, t, t->name, n_path, false, &p);
+    const struct {
+        const char *parent, *key;
+        enum site_kind kind;
+    } hook[] = {
+        {NULL, "layer_pre_self_attn", SITE_ATTN_NORM},
+        {NULL, "layer_pre_ffn", SITE_FFN_NORM},
+        {"layer_self_attn", "attn_o_proj", SITE_O},
+        {NULL, "layer_output_proj", SITE_DOWN},
+    };
+    static const char *const absent[] = {"layer_cross_attn", "layer_ln_1", "layer_ln_2", NULL};
+    int rc;
 
-    if (rc < 0)
-        return rc;
-    if (l->is_scale)
-        return add_ia3(b, &p, l->alpha);
-    in.down = delta__find(b, t->name, strlen(t->name) - 1, "A");
-    if (!in.down)
-        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, t->name,
-                                  "tensor %s stands without its lora_A", t->name);
-    if (in.down->n_dims != 2 || in.down->dim[0] == 0)
-        return delta__misfit(b, in.down, "[rank, inputs] with a rank of 1 or more");
-    in.scale = (float)(l->divides ? l->alpha / (double)in.down->dim[0] : 1.0);
-    return delta__add_lowrank(b, &p, &in);
-}
-
-/* True if `version` ("adapters.1.0.1") is a library that did not divide by r. */
-static bool is_before_division(const char *version)
-{
-    unsigned major, minor;
-
-    return version && sscanf(version, "adapters.%u.%u", &major, &minor) == 2 &&
-           (major < 1 || (major == 1 && minor < 1));
-}
-
-static int read_lora(struct delta_builder *b, const json_t *config, const char *name,
-                     const char *version)
-{
-    static const char *const option[] = {"use_gating", "use_dora", "vera_d", "vera_b", NULL};
-    struct ah_lora l = {.name = name};
-    const char *mode, *rest;
-    double r;
-    int rc = delta__json_refuse(b, config, option);
-
-    if (rc == 0)
-        rc = delta__json_number(b, config, "alpha", 8, &l.alpha);
-    if (rc == 0)
-        rc = delta__json_number(b, config, "r", 8, &r);
-    if (rc == 0)
-        rc = delta__json_str(b, config, "composition_mode", "add", &mode);
-    if (rc < 0)
-        return rc;
-    l.is_scale = strcmp(mode, "scale") == 0;
-    l.divides = !is_before_division(version);
-    if ((!l.is_scale && strcmp(mode, "add") != 0) || (l.is_scale && r != 1.0) ||
-        fabs(l.alpha) > 1e30)
-        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "composition_mode",
-                                  "composition_mode %.60s with r %g and alpha %g is not computed",
-                                  mode, r, l.alpha);
-    for (size_t i = 0; i < b->tensors.n; i++) {
-        const struct tensor *t = &b->tensors.t[i];
-        const char *mark = delta__ah_mark(t->name, "loras", name, &rest);
-
-        if (!mark || mark == t->name || strcmp(rest, "lora_B") != 0)
-            continue;
-        rc = add_linear(b, &l, t, (size_t)(mark - t->name) - 1);
-        if (rc < 0)
-            return rc;
-    }
-    snprintf(b->method, sizeof(b->method), "%s", l.is_scale ? "ia3" : "lora");
-    return 0;
+    if (!ah->interface)
+        return 0;
+    rc = delta__json_refuse(b, json_object_get(ah->interface, "interface"), absent);
+    if (rc == 0 && model_config(b->m)->is_post_norm)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "adapter_interface.json",
+                                  "adapter_interface.json: bottlenecks of a plug-in model are not "
+                                  "computed on this base");
+    for (size_t i = 0; rc == 0 && i < sizeof(hook) / sizeof(hook[0]); i++)
+        if (hooked(b, ah->interface, hook[i].parent, hook[i].key) != hook[i].kind)
+            rc = core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, hook[i].key,
+                                    "adapter_interface.json: bottlenecks are not computed with "
+                                    "this %s",
+                                    hook[i].key);
+    return rc;
 }
 
 /* ---- methods -------------------------------------------------------------------- */
 
-static int read_method(struct delta_builder *b, const json_t *config, const char *name,
-                       const char *version, bool is_old)
+static int read_method(struct delta_builder *b, const json_t *config, const struct delta__ah *ah)
 {
-    const json_t *arch = json_object_get(config, "architecture");
-    const char *text = json_string_value(arch);
+    static const struct {
+        const char *arch;
+        int (*read)(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
+    } known[] = {
+        {"", delta__ah_bottleneck},
+        {"lora", delta__ah_lora},
+        {"prefix_tuning", delta__ah_prefix},
+    };
+    const size_t n_ops = b->n_ops;
+    const char *arch;
+    int rc;
 
     if (!json_is_object(config))
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "config",
                                   "adapter_config.json: config is not an object");
-    if (!arch || json_is_null(arch))
-        return delta__ah_bottleneck(b, config, name, is_old);
-    if (text && strcmp(text, "lora") == 0)
-        return read_lora(b, config, name, version);
-    if (text && strcmp(text, "prefix_tuning") == 0)
-        return delta__ah_prefix(b, config, name, is_old);
+    rc = delta__json_str(b, config, "architecture", "", &arch);
+    for (size_t i = 0; rc == 0 && i < sizeof(known) / sizeof(known[0]); i++) {
+        if (strcmp(known[i].arch, arch) != 0)
+            continue;
+        rc = known[i].read(b, config, ah);
+        b->has_no_method |= b->n_ops == n_ops;
+        return rc;
+    }
+    if (rc < 0)
+        return rc;
     return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "architecture",
-                              "AdapterHub architecture %.60s is not computed",
-                              text ? text : "(no text)");
+                              "AdapterHub architecture %.60s is not computed", arch);
 }
 
-/* A union: prefix and parallel bottleneck together are MAM. The rule for old LoRA files
- * does not hold inside unions, so parts see no version. */
-static int read_union(struct delta_builder *b, const json_t *config, const char *name, bool is_old)
+/* A union: prefix and parallel bottleneck together are MAM. The library's rules for files
+ * of its older versions do not reach into unions. */
+static int read_union(struct delta_builder *b, const json_t *config, const struct delta__ah *ah)
 {
+    const struct delta__ah part_ah = {.name = ah->name, .interface = ah->interface};
     const json_t *parts = json_object_get(config, "configs");
     bool has_prefix = false, has_parallel = false;
     const json_t *part;
@@ -214,7 +180,7 @@ static int read_union(struct delta_builder *b, const json_t *config, const char 
                                   "adapter_config.json: a union without configs");
     json_array_foreach(parts, i, part)
     {
-        const int rc = read_method(b, part, name, NULL, is_old);
+        const int rc = read_method(b, part, &part_ah);
 
         if (rc < 0)
             return rc;
@@ -226,43 +192,66 @@ static int read_union(struct delta_builder *b, const json_t *config, const char 
     return 0;
 }
 
+/* The library reads the one or the other as its caller says. */
+static int load_one_of(struct delta_builder *b, const char *safetensors, const char *bin,
+                       bool *is_found)
+{
+    if (core_file_find(b->file, b->n_files, safetensors) &&
+        core_file_find(b->file, b->n_files, bin))
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, safetensors,
+                                  "both %s and %s: which one is it?", safetensors, bin);
+    return delta__load(b, safetensors, bin, is_found);
+}
+
 static int load(struct delta_builder *b)
 {
     bool is_found;
-    int rc = delta__load(b, "adapter.safetensors", "pytorch_adapter.bin", &is_found);
+    int rc = load_one_of(b, "adapter.safetensors", "pytorch_adapter.bin", &is_found);
 
     if (rc == 0 && !is_found)
         return core_err_set(b->err, CORE_E_ADAPTER_INVALID,
                             "no adapter.safetensors and no pytorch_adapter.bin");
     if (rc == 0)
-        rc = delta__load(b, "model_head.safetensors", "pytorch_model_head.bin", &is_found);
+        rc = load_one_of(b, "model_head.safetensors", "pytorch_model_head.bin", &is_found);
     return rc < 0 ? rc : delta__tensors_ready(b);
+}
+
+static int read_adapter(struct delta_builder *b, const json_t *config)
+{
+    const json_t *method = json_object_get(config, "config");
+    const char *arch = json_string_value(json_object_get(method, "architecture"));
+    json_t *interface = NULL;
+    struct delta__ah ah = {0};
+    int rc = delta__json_str(b, config, "name", NULL, &ah.name);
+
+    if (rc == 0)
+        rc = delta__json_str(b, config, "version", NULL, &ah.version);
+    if (rc == 0 && (!ah.name || !*ah.name))
+        rc = core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "name",
+                                "adapter_config.json: name is missing");
+    if (rc == 0)
+        rc = load(b);
+    if (rc == 0)
+        rc = delta__json_file(b, "adapter_interface.json", &interface);
+    if (rc < 0)
+        return rc;
+    ah.interface = interface;
+    ah.has_old_gelu = json_object_get(config, "version") == NULL;
+    rc = arch && strcmp(arch, "union") == 0 ? read_union(b, method, &ah)
+                                            : read_method(b, method, &ah);
+    json_decref(interface);
+    return rc;
 }
 
 int delta__read_adapterhub(struct delta_builder *b, const json_t *config)
 {
-    const json_t *method = json_object_get(config, "config");
-    const char *arch = json_string_value(json_object_get(method, "architecture"));
-    const char *name, *version;
     json_t *head = NULL;
-    int rc = delta__json_str(b, config, "name", NULL, &name);
+    int rc = read_adapter(b, config);
 
-    if (rc == 0)
-        rc = delta__json_str(b, config, "version", NULL, &version);
-    if (rc < 0)
-        return rc;
-    if (!name || !*name)
-        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "name",
-                                  "adapter_config.json: name is missing");
-    rc = load(b);
-    if (rc < 0)
-        return rc;
-    rc = arch && strcmp(arch, "union") == 0 ? read_union(b, method, name, !version)
-                                            : read_method(b, method, name, version, !version);
     if (rc == 0)
         rc = delta__json_file(b, "head_config.json", &head);
     if (rc == 0 && head)
-        rc = delta__ah_head(b, head, !version);
+        rc = delta__ah_head(b, head);
     json_decref(head);
     return rc;
 }

@@ -17,6 +17,8 @@ struct bottleneck {
     enum kern_act act;
     float scale;
     const char *scaling; /* "learned", "channel" or NULL: `scale` */
+    const json_t *config;
+    bool has_mh, has_output;
 };
 
 static int read_residual(struct delta_builder *b, const json_t *config, struct bottleneck *o)
@@ -60,7 +62,7 @@ static int read_scaling(struct delta_builder *b, const json_t *config, struct bo
     return rc;
 }
 
-static int read_switches(struct delta_builder *b, const json_t *config, bool is_old,
+static int read_switches(struct delta_builder *b, const json_t *config, const struct delta__ah *ah,
                          struct bottleneck *o)
 {
     static const char *const option[] = {"use_gating", "phm_layer", "inv_adapter", NULL};
@@ -74,6 +76,8 @@ static int read_switches(struct delta_builder *b, const json_t *config, bool is_
         {"adapter_residual_before_ln", false, &o->join.adapter_residual_before_ln},
         {"ln_before", false, &o->ln_before},
         {"ln_after", false, &o->ln_after},
+        {"mh_adapter", false, &o->has_mh},
+        {"output_adapter", true, &o->has_output},
     };
     const char *act;
     int rc = delta__json_refuse(b, config, option);
@@ -87,7 +91,7 @@ static int read_switches(struct delta_builder *b, const json_t *config, bool is_
     if (rc == 0)
         rc = delta__json_str(b, config, "non_linearity", "relu", &act);
     if (rc == 0)
-        rc = delta__ah_act(b, act, is_old, &o->act);
+        rc = delta__ah_act(b, act, ah->has_old_gelu, &o->act);
     if (rc == 0 && o->join.is_parallel) { /* these switches mean nothing there */
         o->join.original_ln_before = o->join.adapter_residual_before_ln = false;
         o->join.residual_before_ln = DELTA_RES_BEFORE;
@@ -129,8 +133,7 @@ static int take_norm_copy(struct delta_builder *b, const struct tensor *up, size
 
     if (!copy || !t)
         return 0;
-    if (copy->type != t->type || copy->n_bytes != t->n_bytes ||
-        memcmp(copy->data, t->data, t->n_bytes) != 0)
+    if (!delta__is_copy(copy, t))
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, copy->name,
                                   "tensor %s differs from %s, of which it is a copy", copy->name,
                                   t->name);
@@ -184,6 +187,15 @@ static int read_scaling_tensor(struct delta_builder *b, const struct bottleneck 
     return rc;
 }
 
+/* True if the configuration puts a bottleneck there; the library ignores others. */
+static bool is_wanted(const struct bottleneck *o, const struct delta__place *p)
+{
+    const enum site_kind kind = site_kind_of(p->site);
+
+    return ((kind == SITE_ATTN_JOIN && o->has_mh) || (kind == SITE_FFN_JOIN && o->has_output)) &&
+           delta__ah_has_layer(o->config, site_layer_of(p->site));
+}
+
 /* One place; `up` is its adapter_up.weight, name[0..n) all before that, and
  * name[0..n_path) the place. */
 static int add_place(struct delta_builder *b, const struct bottleneck *o, const struct tensor *up,
@@ -200,8 +212,9 @@ static int add_place(struct delta_builder *b, const struct bottleneck *o, const 
         return CORE_E_NOMEM;
     *join = o->join;
     rc = delta__place(b, up, up->name, n_path, true, &p);
-    if (rc == 0)
-        rc = find_part(b, up, n, down_w, &in.down);
+    if (rc < 0 || !is_wanted(o, &p))
+        return rc;
+    rc = find_part(b, up, n, down_w, &in.down);
     if (rc == 0)
         rc = find_part(b, up, n, down_b, &in.down_bias);
     if (rc == 0)
@@ -223,54 +236,56 @@ static bool has_bottleneck(const struct delta_builder *b, site_id site)
 
 /* Every place that the configuration promises: the library would fill a missing one with
  * random numbers. */
-static int check_places(struct delta_builder *b, const json_t *config, bool has_mh, bool has_output)
+static int check_places(struct delta_builder *b, const struct bottleneck *o)
 {
-    const struct {
+    static const struct {
         enum site_kind kind;
         const char *key;
-        bool is_on;
-    } place[] = {{SITE_ATTN_JOIN, "mh_adapter", has_mh},
-                 {SITE_FFN_JOIN, "output_adapter", has_output}};
+    } place[] = {{SITE_ATTN_JOIN, "mh_adapter"}, {SITE_FFN_JOIN, "output_adapter"}};
     char path[160];
 
     for (unsigned layer = 0; layer < model_config(b->m)->n_layers; layer++)
         for (size_t i = 0; i < sizeof(place) / sizeof(place[0]); i++) {
-            const site_id site = site_make(layer, place[i].kind);
+            const struct delta__place p = {.site = site_make(layer, place[i].kind)};
 
-            if (place[i].is_on && delta__ah_has_layer(config, layer) && !has_bottleneck(b, site))
+            if (is_wanted(o, &p) && !has_bottleneck(b, p.site))
                 return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, place[i].key,
                                           "%s is set, but the adapter of %s is missing",
                                           place[i].key,
-                                          model_site_path(b->m, site, path, sizeof(path)));
+                                          model_site_path(b->m, p.site, path, sizeof(path)));
         }
     return 0;
 }
 
-int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const char *name,
-                         bool is_old)
+int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const struct delta__ah *ah)
 {
-    struct bottleneck o = {.scale = 1.0f};
-    bool has_mh, has_output;
+    /* All but the first are names of old files. */
+    static const char *const kind[] = {"adapters", "attention_text_task_adapters",
+                                       "attention_text_lang_adapters", "layer_text_task_adapters",
+                                       "layer_text_lang_adapters"};
+    struct bottleneck o = {.scale = 1.0f, .config = config};
     const char *rest;
-    int rc = read_switches(b, config, is_old, &o);
+    int rc = read_switches(b, config, ah, &o);
 
     if (rc == 0)
-        rc = delta__json_bool(b, config, "mh_adapter", false, &has_mh);
-    if (rc == 0)
-        rc = delta__json_bool(b, config, "output_adapter", true, &has_output);
-    for (size_t i = 0; rc == 0 && i < b->tensors.n; i++) {
-        const struct tensor *t = &b->tensors.t[i];
-        const char *mark = delta__ah_mark(t->name, "adapters", name, &rest);
+        rc = delta__ah_check_hooks(b, ah);
+    if (rc == 0 && ah->interface && !o.join.original_ln_after)
+        rc = core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "original_ln_after",
+                                "original_ln_after false is not computed in a plug-in model");
+    for (size_t i = 0; rc == 0 && i < b->tensors.n; i++)
+        for (size_t k = 0; rc == 0 && k < sizeof(kind) / sizeof(kind[0]); k++) {
+            const struct tensor *t = &b->tensors.t[i];
+            const char *mark = delta__ah_mark(t->name, kind[k], ah->name, &rest);
 
-        if (mark && mark != t->name && strcmp(rest, "adapter_up.weight") == 0)
-            rc = add_place(b, &o, t, (size_t)(rest - t->name), (size_t)(mark - t->name) - 1);
-    }
+            if (mark && mark != t->name && strcmp(rest, "adapter_up.weight") == 0)
+                rc = add_place(b, &o, t, (size_t)(rest - t->name), (size_t)(mark - t->name) - 1);
+        }
     if (rc == 0)
-        rc = check_places(b, config, has_mh, has_output);
+        rc = check_places(b, &o);
     if (rc == 0)
         snprintf(b->method, sizeof(b->method), "%s",
-                 o.join.is_parallel     ? "parallel"
-                 : has_mh && has_output ? "houlsby"
-                                        : "pfeiffer");
+                 o.join.is_parallel         ? "parallel"
+                 : o.has_mh && o.has_output ? "houlsby"
+                                            : "pfeiffer");
     return rc;
 }

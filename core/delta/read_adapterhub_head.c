@@ -28,7 +28,7 @@ static int add_layer(struct delta_builder *b, const struct tensor *w, const stru
     return 0;
 }
 
-static int read_layers(struct delta_builder *b, const json_t *config, const char *name, bool is_old)
+static int read_layers(struct delta_builder *b, const json_t *config, const char *name)
 {
     struct delta__head *h = &b->plan;
     enum kern_act act;
@@ -38,7 +38,7 @@ static int read_layers(struct delta_builder *b, const json_t *config, const char
     int rc = delta__json_str(b, config, "activation_function", NULL, &text);
 
     if (rc == 0)
-        rc = delta__ah_act(b, text, is_old, &act);
+        rc = delta__ah_act(b, text, false, &act);
     if (rc == 0)
         rc = delta__json_number(b, config, "layers", 1, &n_layers);
     for (unsigned i = 0; rc == 0 && i <= HEAD_INDEX_MAX; i++) {
@@ -89,6 +89,7 @@ static int read_static(struct delta_builder *b, const json_t *head)
     if (rc == 0)
         rc = read_outputs(b, head);
     b->plan.wants_pooler = true;
+    b->plan.end = DELTA_END_RIGHTMOST;
     for (size_t i = 0; rc == 0 && i < b->tensors.n; i++)
         if (!delta__is_taken(b, &b->tensors.t[i]))
             rc = delta__add_parameter(b, &b->tensors.t[i], b->tensors.t[i].name, false);
@@ -122,7 +123,7 @@ static int read_type(struct delta_builder *b, const json_t *config)
                               "head type %.60s is not computed", type);
 }
 
-int delta__ah_head(struct delta_builder *b, const json_t *head_config, bool is_old)
+int delta__ah_head(struct delta_builder *b, const json_t *head_config)
 {
     const json_t *config = json_object_get(head_config, "config");
     const char *name;
@@ -133,6 +134,7 @@ int delta__ah_head(struct delta_builder *b, const json_t *head_config, bool is_o
     if (!json_is_object(config))
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "config",
                                   "head_config.json: config is not an object");
+    b->plan.end = DELTA_END_COUNT;
     rc = delta__json_str(b, head_config, "name", "", &name);
     if (rc == 0)
         rc = read_type(b, config);
@@ -140,5 +142,5 @@ int delta__ah_head(struct delta_builder *b, const json_t *head_config, bool is_o
         rc = delta__json_bool(b, config, "use_pooler", false, &b->plan.wants_pooler);
     if (rc == 0)
         rc = read_outputs(b, config);
-    return rc < 0 ? rc : read_layers(b, config, name, is_old);
+    return rc < 0 ? rc : read_layers(b, config, name);
 }

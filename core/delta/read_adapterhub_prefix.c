@@ -35,8 +35,7 @@ static int find_once(struct delta_builder *b, const char *name, const char *part
                 first = t;
                 continue;
             }
-            if (t->type != first->type || t->n_bytes != first->n_bytes ||
-                memcmp(t->data, first->data, t->n_bytes) != 0)
+            if (!delta__is_copy(t, first))
                 return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, t->name,
                                           "tensor %s differs from %s, of which it is a copy",
                                           t->name, first->name);
@@ -167,7 +166,7 @@ static int list_layers(struct delta_builder *b, const json_t *config, unsigned *
                               "leave_out leaves no layer for the prefix");
 }
 
-int delta__ah_prefix(struct delta_builder *b, const json_t *config, const char *name, bool is_old)
+int delta__ah_prefix(struct delta_builder *b, const json_t *config, const struct delta__ah *ah)
 {
     static const char *const option[] = {"use_gating", NULL};
     unsigned layer[LAYERS_MAX];
@@ -185,11 +184,11 @@ int delta__ah_prefix(struct delta_builder *b, const json_t *config, const char *
     if (rc == 0)
         rc = delta__json_str(b, config, "non_linearity", "tanh", &text);
     if (rc == 0)
-        rc = delta__ah_act(b, text, is_old, &act);
+        rc = delta__ah_act(b, text, ah->has_old_gelu, &act);
     if (rc == 0)
         rc = list_layers(b, config, layer, &p.n_layers);
     if (rc == 0)
-        rc = is_flat ? read_flat(b, name, &p) : fold_mlp(b, name, act, &p);
+        rc = is_flat ? read_flat(b, ah->name, &p) : fold_mlp(b, ah->name, act, &p);
     if (rc < 0)
         return rc;
     if (n_tokens != 0.0 && n_tokens != (double)p.n_tokens)

@@ -140,6 +140,7 @@ int delta__read_own(struct delta_builder *b, const json_t *config)
         rc = core_err_set(b->err, CORE_E_ADAPTER_INVALID, "no delta.safetensors");
     if (rc == 0)
         rc = delta__tensors_ready(b);
+    b->has_own_lm_head = true;
     for (size_t i = 0; rc == 0 && i < b->tensors.n; i++) {
         const struct tensor *t = &b->tensors.t[i];
         const char *mark = strrchr(t->name, '#');

@@ -61,49 +61,90 @@ static int form_of_task(struct delta_builder *b, const json_t *config)
     return delta__form_of_class(b, class_name, &b->plan.form);
 }
 
-/* The name without a wrapper's ".base_layer", which stands before ".weight" or ".bias";
- * `out` of n_out bytes if something has to be cut. */
-static const char *unwrapped(const char *name, char *out, size_t n_out)
+/* What a wrapper leaves of the module inside it, `<module>.base_layer.weight` or `.bias`.
+ * A bias is the module's new one (bias="all"); a weight can only be the base's own, which
+ * the library saves with embeddings. *is_base tells that it was one of these names. */
+static int read_base_layer(struct delta_builder *b, const struct tensor *t, const char *name,
+                           bool *is_base)
 {
-    static const char wrapper[] = ".base_layer";
-    const char *dot = strrchr(name, '.');
-    const size_t n = dot ? (size_t)(dot - name) : 0, n_wrapper = sizeof(wrapper) - 1;
+    struct delta__place p;
+    char path[1024];
+    size_t n;
+    int rc;
 
-    if (n <= n_wrapper || strncmp(dot - n_wrapper, wrapper, n_wrapper) != 0)
-        return name;
-    return snprintf(out, n_out, "%.*s%s", (int)(n - n_wrapper), name, dot) < (int)n_out ? out
-                                                                                        : name;
+    *is_base = true;
+    if (ends(name, ".base_layer.bias", &n)) {
+        if (snprintf(path, sizeof(path), "%.*s.bias", (int)n, name) >= (int)sizeof(path))
+            return 0; /* left over */
+        return delta__add_parameter(b, t, path, false);
+    }
+    *is_base = ends(name, ".base_layer.weight", &n);
+    if (!*is_base)
+        return 0;
+    rc = delta__place(b, t, name, n, false, &p);
+    if (rc == 0 && delta__is_base_weight(b, &p))
+        delta__take(b, t);
+    return rc;
 }
 
-/* PEFT writes the bias of a saved module three times under bias="all"; its loader reads
- * the plain name only. */
+/* PEFT writes the biases of a saved module three times under bias="all": plain, which is
+ * what its loader reads, as `<path>.modules_to_save[.<adapter>]<rest>` and, untrained, as
+ * `<path>.original_module<rest>`. True for the second and third if the first is there and,
+ * for the second, the same. */
 static bool is_unread_copy(const struct delta_builder *b, const struct tensor *t)
 {
-    size_t n;
+    static const char *const infix[] = {".modules_to_save", ".modules_to_save.default",
+                                        ".original_module"};
 
-    return (ends(t->name, ".modules_to_save.bias", &n) ||
-            ends(t->name, ".original_module.bias", &n)) &&
-           delta__find(b, t->name, n, ".bias");
+    for (size_t i = 0; i < sizeof(infix) / sizeof(infix[0]); i++) {
+        const char *at = strstr(t->name, infix[i]);
+        const struct tensor *plain;
+
+        if (!at || at[strlen(infix[i])] != '.')
+            continue;
+        plain = delta__find(b, t->name, (size_t)(at - t->name), at + strlen(infix[i]));
+        if (plain && (i == 2 || delta__is_copy(t, plain)))
+            return true;
+    }
+    return false;
 }
 
-/* Tensors under the model's own names: modules_to_save, biases. */
+/* Tensors under the model's own names: modules_to_save, biases, embeddings. */
 static int read_parameters(struct delta_builder *b, const char *prefix)
 {
-    char path[1024];
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < b->tensors.n; i++) {
         const struct tensor *t = &b->tensors.t[i];
-        const char *name = unwrapped(without(t->name, prefix), path, sizeof(path));
+        const char *name = without(t->name, prefix);
+        bool is_base;
 
         if (delta__is_taken(b, t) || strstr(name, ".lora_"))
             continue; /* a part of a pair that has no partner is left over */
-        if (is_unread_copy(b, t))
+        if (is_unread_copy(b, t)) {
             delta__take(b, t);
-        else
+            continue;
+        }
+        rc = read_base_layer(b, t, name, &is_base);
+        if (rc == 0 && !is_base)
             rc = delta__add_parameter(b, t, name, false);
     }
     return rc;
+}
+
+/* modules_to_save lists the output head: the library then keeps a copy of its own. A name
+ * matches by its end. */
+static bool saves_lm_head(const json_t *config)
+{
+    const json_t *list = json_object_get(config, "modules_to_save"), *v;
+    size_t i, n;
+
+    json_array_foreach(list, i, v)
+    {
+        if (json_string_length(v) && ends("lm_head", json_string_value(v), &n))
+            return true;
+    }
+    return false;
 }
 
 /* ---- methods --------------------------------------------------------------------- */
@@ -139,7 +180,7 @@ static int read_ia3(struct delta_builder *b, const json_t *config)
         if (rc < 0)
             return rc;
     }
-    return read_parameters(b, "base_model.model.");
+    return 0;
 }
 
 /* `prompt_embeddings` (T, 2 L width): keys and values as they enter the cache, the
@@ -178,7 +219,7 @@ static int read_prefix(struct delta_builder *b, const json_t *config)
     b->position_shift = (uint32_t)p.n_tokens;
     /* PeftModelForFeatureExtraction drops token types; the classifiers keep them. */
     b->ignores_token_types = b->plan.form == DELTA__FORM_EMBEDDING;
-    return read_parameters(b, "base_model.");
+    return 0;
 }
 
 /* `<norm>.ln_tuning_layers.weight` and `.bias`: the norm's new parameters. */
@@ -209,14 +250,18 @@ static int read_norms(struct delta_builder *b, const json_t *config)
             if (rc < 0)
                 return rc;
         }
-    return read_parameters(b, "base_model.model.");
+    return 0;
 }
 
-static int read_lora(struct delta_builder *b, const json_t *config)
+static int load(struct delta_builder *b)
 {
-    const int rc = delta__peft_lora(b, config);
+    bool is_found;
+    int rc = delta__load(b, "adapter_model.safetensors", "adapter_model.bin", &is_found);
 
-    return rc < 0 ? rc : read_parameters(b, "base_model.model.");
+    if (rc == 0 && !is_found)
+        rc = core_err_set(b->err, CORE_E_ADAPTER_INVALID,
+                          "no adapter_model.safetensors and no adapter_model.bin");
+    return rc < 0 ? rc : delta__tensors_ready(b);
 }
 
 int delta__read_peft(struct delta_builder *b, const json_t *config)
@@ -224,15 +269,15 @@ int delta__read_peft(struct delta_builder *b, const json_t *config)
     static const struct {
         const char *type, *method;
         int (*read)(struct delta_builder *b, const json_t *config);
+        const char *prefix; /* of parameters under the model's own names */
     } known[] = {
-        {"LORA", "lora", read_lora},
-        {"IA3", "ia3", read_ia3},
-        {"PREFIX_TUNING", "prefix", read_prefix},
-        {"LN_TUNING", "ln", read_norms},
+        {"LORA", "lora", delta__peft_lora, "base_model.model."},
+        {"IA3", "ia3", read_ia3, "base_model.model."},
+        {"PREFIX_TUNING", "prefix", read_prefix, "base_model."},
+        {"LN_TUNING", "ln", read_norms, "base_model.model."},
     };
     const char *type = json_string_value(json_object_get(config, "peft_type"));
     size_t i = 0;
-    bool is_found;
     int rc;
 
     while (i < sizeof(known) / sizeof(known[0]) && strcmp(known[i].type, type) != 0)
@@ -240,17 +285,16 @@ int delta__read_peft(struct delta_builder *b, const json_t *config)
     if (i == sizeof(known) / sizeof(known[0]))
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "peft_type",
                                   "PEFT method %.60s is not computed", type);
-    rc = delta__load(b, "adapter_model.safetensors", "adapter_model.bin", &is_found);
-    if (rc == 0 && !is_found)
-        rc = core_err_set(b->err, CORE_E_ADAPTER_INVALID,
-                          "no adapter_model.safetensors and no adapter_model.bin");
-    if (rc == 0)
-        rc = delta__tensors_ready(b);
+    rc = load(b);
     if (rc == 0)
         rc = form_of_task(b, config);
     if (rc < 0)
         return rc;
     snprintf(b->method, sizeof(b->method), "%s", known[i].method);
     b->plan.wants_pooler = true;
-    return known[i].read(b, config);
+    b->plan.end = DELTA_END_RIGHTMOST;
+    b->has_own_lm_head = saves_lm_head(config);
+    rc = known[i].read(b, config);
+    b->has_no_method = b->n_ops == 0;
+    return rc < 0 ? rc : read_parameters(b, known[i].prefix);
 }

@@ -2,8 +2,8 @@
  * embeddings (where x is one-hot).
  *
  * y += s (B (A x) + b_B) with s = alpha / r, or alpha / sqrt(r) under rslora. The rank
- * is A's row count; alpha may differ by module, through alpha_pattern, whose keys are
- * regular expressions over module paths. */
+ * is A's row count; alpha and rank may differ by module, through alpha_pattern and
+ * rank_pattern, whose keys are regular expressions over module paths. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -18,106 +18,133 @@
  * hundred steps against any sensible pattern. */
 enum { PATTERNS_MAX = 1024, PATTERN_MAX_BYTES = 512, MATCH_STEPS_MAX = 5000 };
 
-struct alpha_pattern {
+/* A number of each module: of the first pattern that matches its path, else `dflt`. */
+struct pattern {
     const char *key;
     pcre2_code *code;
-    double alpha;
+    double value;
 };
 
-struct alphas {
-    struct alpha_pattern *pattern; /* in the file's order: the first match wins */
+struct by_module {
+    const char *name;        /* of the JSON object: "alpha_pattern" */
+    struct pattern *pattern; /* in the file's order */
     size_t n;
     pcre2_match_data *match;
     pcre2_match_context *limits;
-    double alpha;
+    double dflt;
+};
+
+struct lora {
+    struct by_module alpha, rank;
+    bool has_rank; /* the file says ranks; without, the tensors' */
     bool is_rslora;
 };
 
-static void alphas_release(struct alphas *a)
+static void by_module_release(struct by_module *m)
 {
-    for (size_t i = 0; i < a->n; i++)
-        pcre2_code_free(a->pattern[i].code);
-    core_free(a->pattern);
-    pcre2_match_data_free(a->match);
-    pcre2_match_context_free(a->limits);
+    for (size_t i = 0; i < m->n; i++)
+        pcre2_code_free(m->pattern[i].code);
+    core_free(m->pattern);
+    pcre2_match_data_free(m->match);
+    pcre2_match_context_free(m->limits);
 }
 
-static int bad_pattern(struct delta_builder *b, const char *key, const char *why)
+static int bad_pattern(struct delta_builder *b, const struct by_module *m, const char *key,
+                       const char *why)
 {
-    return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "alpha_pattern",
-                              "alpha_pattern '%.80s': %s", key, why);
+    return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, m->name, "%s '%.80s': %s", m->name,
+                              key, why);
 }
 
-static int add_pattern(struct delta_builder *b, struct alphas *a, const char *key,
+static int add_pattern(struct delta_builder *b, struct by_module *m, const char *key,
                        const json_t *value)
 {
-    struct alpha_pattern *p = &a->pattern[a->n];
+    struct pattern *p = &m->pattern[m->n];
     char regex[PATTERN_MAX_BYTES + 16];
     PCRE2_SIZE at;
     int code;
 
     if (!json_is_number(value) || !isfinite(json_number_value(value)))
-        return bad_pattern(b, key, "expected a number");
+        return bad_pattern(b, m, key, "expected a number");
     if (strlen(key) > PATTERN_MAX_BYTES)
-        return bad_pattern(b, key, "too long");
+        return bad_pattern(b, m, key, "too long");
     snprintf(regex, sizeof(regex), "(.*\\.)?(%s)$", key);
     p->code = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED,
                             PCRE2_ANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
     if (!p->code)
-        return bad_pattern(b, key, "not a regular expression");
+        return bad_pattern(b, m, key, "not a regular expression");
     p->key = key;
-    p->alpha = json_number_value(value);
-    a->n++;
+    p->value = json_number_value(value);
+    m->n++;
     return 0;
 }
 
-static int read_alphas(struct delta_builder *b, const json_t *config, struct alphas *a)
+static int read_by_module(struct delta_builder *b, const json_t *config, struct by_module *m)
 {
-    json_t *patterns = json_object_get(config, "alpha_pattern");
+    json_t *patterns = json_object_get(config, m->name);
     const size_t n = json_object_size(patterns);
     const char *key;
     json_t *value;
-    int rc = delta__json_number(b, config, "lora_alpha", 8, &a->alpha);
+    int rc = 0;
 
-    if (rc == 0)
-        rc = delta__json_bool(b, config, "use_rslora", false, &a->is_rslora);
-    if (rc < 0 || n == 0)
-        return rc;
+    if (patterns && !json_is_null(patterns) && !json_is_object(patterns))
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, m->name, "%s: expected an object",
+                                  m->name);
+    if (n == 0)
+        return 0;
     if (n > PATTERNS_MAX)
-        return bad_pattern(b, "*", "more patterns than any model has modules");
-    a->pattern = core_calloc(n, sizeof(*a->pattern));
-    a->match = pcre2_match_data_create(1, NULL);
-    a->limits = pcre2_match_context_create(NULL);
-    if (!a->pattern || !a->match || !a->limits)
-        return core_err_nomem(b->err, "alpha_pattern");
-    pcre2_set_match_limit(a->limits, MATCH_STEPS_MAX);
+        return bad_pattern(b, m, "*", "more patterns than any model has modules");
+    m->pattern = core_calloc(n, sizeof(*m->pattern));
+    m->match = pcre2_match_data_create(1, NULL);
+    m->limits = pcre2_match_context_create(NULL);
+    if (!m->pattern || !m->match || !m->limits)
+        return core_err_nomem(b->err, m->name);
+    pcre2_set_match_limit(m->limits, MATCH_STEPS_MAX);
     json_object_foreach(patterns, key, value)
     {
-        rc = add_pattern(b, a, key, value);
+        rc = add_pattern(b, m, key, value);
         if (rc < 0)
-            return rc;
+            break;
     }
-    return 0;
+    return rc;
 }
 
-/* s of the module at path. */
-static int scale_of(struct delta_builder *b, const struct alphas *a, const char *path, size_t n,
-                    size_t rank, float *out)
+static int value_of(struct delta_builder *b, const struct by_module *m, const char *path, size_t n,
+                    double *out)
 {
-    double alpha = a->alpha;
-
-    for (size_t i = 0; i < a->n; i++) {
+    *out = m->dflt;
+    for (size_t i = 0; i < m->n; i++) {
         const int rc =
-            pcre2_match(a->pattern[i].code, (PCRE2_SPTR)path, n, 0, 0, a->match, a->limits);
+            pcre2_match(m->pattern[i].code, (PCRE2_SPTR)path, n, 0, 0, m->match, m->limits);
 
         if (rc == PCRE2_ERROR_NOMATCH)
             continue;
         if (rc < 0)
-            return bad_pattern(b, a->pattern[i].key, "too costly to match");
-        alpha = a->pattern[i].alpha;
+            return bad_pattern(b, m, m->pattern[i].key, "too costly to match");
+        *out = m->pattern[i].value;
         break;
     }
-    *out = (float)(alpha / (a->is_rslora ? sqrt((double)rank) : (double)rank));
+    return 0;
+}
+
+/* s of the module at path, whose A is t. */
+static int scale_of(struct delta_builder *b, const struct lora *l, const char *path, size_t n,
+                    const struct tensor *t, float *out)
+{
+    const double rank = (double)t->dim[0];
+    double alpha, said;
+    char want[64];
+    int rc = value_of(b, &l->alpha, path, n, &alpha);
+
+    if (rc == 0)
+        rc = value_of(b, &l->rank, path, n, &said);
+    if (rc < 0)
+        return rc;
+    if (l->has_rank && said != rank) {
+        snprintf(want, sizeof(want), "rank %g, as the configuration says", said);
+        return delta__misfit(b, t, want);
+    }
+    *out = (float)(alpha / (l->is_rslora ? sqrt(rank) : rank));
     if (!isfinite(*out))
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "lora_alpha",
                                   "lora_alpha: the scale is not finite");
@@ -130,7 +157,7 @@ struct pair_name {
 };
 
 /* One module: `t` is its A, named path[0..n) + pair->a. */
-static int add_module(struct delta_builder *b, const struct alphas *a, const struct pair_name *pair,
+static int add_module(struct delta_builder *b, const struct lora *l, const struct pair_name *pair,
                       const struct tensor *t, size_t n)
 {
     static const char prefix[] = "base_model.model.";
@@ -152,20 +179,28 @@ static int add_module(struct delta_builder *b, const struct alphas *a, const str
     if (rc == 0 && (t->n_dims != 2 || t->dim[0] == 0))
         rc = delta__misfit(b, t, "[rank, inputs] with a rank of 1 or more");
     if (rc == 0)
-        rc = scale_of(b, a, t->name + n_prefix, n - n_prefix, t->dim[0], &in.scale);
+        rc = scale_of(b, l, t->name + n_prefix, n - n_prefix, t, &in.scale);
     return rc < 0 ? rc : delta__add_lowrank(b, &p, &in);
 }
 
 /* Options that change the arithmetic, and initialisations that change the base: A and B
- * are only right on a base that was edited the same way. */
+ * are only right on a base that was edited the same way. The configurations of such
+ * initialisations stay in files that were converted to plain LoRA and mean nothing there.
+ */
 static int refuse_options(struct delta_builder *b, const json_t *config)
 {
     static const char *const option[] = {
-        "use_dora",        "layer_replication",   "target_parameters",
-        "use_qalora",      "use_bdlora",          "alora_invocation_tokens",
-        "arrow_config",    "kasa_config",         "trainable_token_indices",
-        "megatron_config", "corda_config",        "loftq_config",
-        "lora_ga_config",  "ensure_weight_tying", NULL,
+        "use_dora",
+        "layer_replication",
+        "target_parameters",
+        "use_qalora",
+        "use_bdlora",
+        "alora_invocation_tokens",
+        "arrow_config",
+        "kasa_config",
+        "megatron_config",
+        "trainable_token_indices",
+        NULL,
     };
     static const char *const harmless[] = {"gaussian", "eva", "orthogonal", "mica"};
     const json_t *init = json_object_get(config, "init_lora_weights");
@@ -183,6 +218,49 @@ static int refuse_options(struct delta_builder *b, const json_t *config)
                               name);
 }
 
+/* VeLoRA and MonteCLoRA differ from LoRA only while they train; what they need for that
+ * is in the file. */
+static void take_training_state(struct delta_builder *b)
+{
+    static const char *const mark[] = {".lora_velora_embed", ".lora_monteclora_sampler."};
+
+    for (size_t i = 0; i < b->tensors.n; i++)
+        for (size_t k = 0; k < sizeof(mark) / sizeof(mark[0]); k++)
+            if (strstr(b->tensors.t[i].name, mark[k]))
+                delta__take(b, &b->tensors.t[i]);
+}
+
+/* With tied weights asked for, a change of the token embedding or of the output head is
+ * one of both, which is not computed. Elsewhere the option means nothing. */
+static int check_tying(struct delta_builder *b, const json_t *config)
+{
+    static const char *const part[] = {"embed_tokens", "word_embeddings", "lm_head"};
+    bool is_asked;
+    const int rc = delta__json_bool(b, config, "ensure_weight_tying", false, &is_asked);
+
+    for (size_t i = 0; rc == 0 && is_asked && i < b->tensors.n; i++)
+        for (size_t k = 0; k < sizeof(part) / sizeof(part[0]); k++)
+            if (strstr(b->tensors.t[i].name, part[k]))
+                return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "ensure_weight_tying",
+                                          "ensure_weight_tying is not computed with tensor %s",
+                                          b->tensors.t[i].name);
+    return rc;
+}
+
+static int read_numbers(struct delta_builder *b, const json_t *config, struct lora *l)
+{
+    int rc = delta__json_number(b, config, "lora_alpha", 8, &l->alpha.dflt);
+
+    if (rc == 0)
+        rc = delta__json_number(b, config, "r", 0, &l->rank.dflt);
+    if (rc == 0)
+        rc = delta__json_bool(b, config, "use_rslora", false, &l->is_rslora);
+    l->has_rank = json_is_number(json_object_get(config, "r"));
+    if (rc == 0)
+        rc = read_by_module(b, config, &l->alpha);
+    return rc < 0 ? rc : read_by_module(b, config, &l->rank);
+}
+
 int delta__peft_lora(struct delta_builder *b, const json_t *config)
 {
     static const struct pair_name pair[] = {
@@ -190,11 +268,13 @@ int delta__peft_lora(struct delta_builder *b, const json_t *config)
         {".lora_A", ".lora_B", NULL}, /* old files */
         {".lora_embedding_A", ".lora_embedding_B", NULL},
     };
-    struct alphas a = {0};
+    struct lora l = {.alpha.name = "alpha_pattern", .rank.name = "rank_pattern"};
     int rc = refuse_options(b, config);
 
     if (rc == 0)
-        rc = read_alphas(b, config, &a);
+        rc = check_tying(b, config);
+    if (rc == 0)
+        rc = read_numbers(b, config, &l);
     for (size_t i = 0; rc == 0 && i < b->tensors.n; i++) {
         const struct tensor *t = &b->tensors.t[i];
         const size_t n_name = strlen(t->name);
@@ -203,9 +283,12 @@ int delta__peft_lora(struct delta_builder *b, const json_t *config)
             const size_t n = strlen(pair[k].a);
 
             if (n_name > n && strcmp(t->name + n_name - n, pair[k].a) == 0)
-                rc = add_module(b, &a, &pair[k], t, n_name - n);
+                rc = add_module(b, &l, &pair[k], t, n_name - n);
         }
     }
-    alphas_release(&a);
+    if (rc == 0)
+        take_training_state(b);
+    by_module_release(&l.alpha);
+    by_module_release(&l.rank);
     return rc;
 }

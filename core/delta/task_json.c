@@ -130,7 +130,7 @@ int delta__read_task(struct delta_builder *b)
     for (size_t i = 0; rc == 0 && i < sizeof(known) / sizeof(known[0]); i++) {
         v = json_object_get(j, known[i].key);
         n_known += v != NULL;
-        if (v)
+        if (v && !json_is_null(v)) /* null: as if it were not there */
             rc = known[i].read(b, v);
     }
     if (rc == 0 && n_known < json_object_size(j))

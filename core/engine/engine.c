@@ -19,18 +19,21 @@ void engine__list_push(struct engine_list *l, struct engine_job *job)
     l->n++;
 }
 
-void engine__list_insert(struct engine_list *l, struct engine_job *job)
+void engine__list_insert(struct engine_list *l, struct engine_job *job, bool is_back)
 {
+    const int priority = job->in.priority;
     struct engine_job **at = &l->first;
 
-    if (!l->last || l->last->in.priority >= job->in.priority) {
+    if (!is_back && (!l->last || l->last->in.priority >= priority)) {
         engine__list_push(l, job);
         return;
     }
-    while ((*at)->in.priority >= job->in.priority)
+    while (*at && ((*at)->in.priority > priority || ((*at)->in.priority == priority && !is_back)))
         at = &(*at)->next;
     job->next = *at;
     *at = job;
+    if (!job->next)
+        l->last = job;
     l->n++;
 }
 
@@ -64,7 +67,7 @@ static bool take_inbox(struct engine *e)
     is_stopping = e->synced_data.is_stopping;
     core_unlock(&e->synced_data.lock);
     while ((job = engine__list_pop(&inbox)))
-        engine__list_insert(&e->thread_data.waiting, job);
+        engine__list_insert(&e->thread_data.waiting, job, false);
     return !is_stopping;
 }
 
@@ -106,7 +109,7 @@ static void settle_options(struct engine *e, size_t *n_blocks)
 
     o->max_batch_tokens = or_default(o->max_batch_tokens, 512);
     o->max_batch_jobs = or_default(o->max_batch_jobs, 256);
-    o->max_queue = or_default(o->max_queue, 1024);
+    o->max_queue = or_default(o->max_queue, 4096);
     o->kv_bytes = o->kv_bytes ? o->kv_bytes : (uint64_t)1 << 30;
     /* an encoder reads a sequence whole */
     if (!c->is_decoder && o->max_batch_tokens < c->n_positions)
@@ -133,6 +136,7 @@ static int alloc_thread_data(struct engine *e, size_t n_blocks, struct core_err 
     for (size_t i = 0; i < n_blocks; i++)
         e->thread_data.free_block[i] = (uint32_t)(n_blocks - 1 - i);
     e->thread_data.n_blocks = e->thread_data.n_free_blocks = n_blocks;
+    e->synced_data.stats.kv_blocks_total = n_blocks; /* no thread yet */
     for (unsigned w = 0; model_config(e->m)->is_decoder && w < pool_size(e->pool); w++) {
         const int rc = engine__sampler_init(&e->sampler[w], model_config(e->m)->n_vocab, err);
 
@@ -219,17 +223,37 @@ void engine_free(struct engine **ep)
 
 /* ---- what other threads call --------------------------------------------------------- */
 
+static int check_room_locked(const struct engine *e, size_t n, struct core_err *err)
+{
+    const size_t n_max = e->opt.max_queue;
+
+    if (e->synced_data.is_draining)
+        return core_err_set(err, CORE_E_DRAINING, "the server is shutting down");
+    if (n > n_max)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "inputs",
+                                  "inputs: %zu are more than the queue holds (%zu)", n, n_max);
+    if (e->synced_data.n_waiting > n_max - n)
+        return core_err_set(err, CORE_E_OVERLOADED, "the queue is full (%zu)", n_max);
+    return 0;
+}
+
+int engine_check_room(struct engine *e, size_t n, struct core_err *err)
+{
+    int rc;
+
+    core_lock(&e->synced_data.lock);
+    rc = check_room_locked(e, n, err);
+    core_unlock(&e->synced_data.lock);
+    return rc;
+}
+
 int engine_submit(struct engine *e, struct engine_job *const *job, size_t n, struct core_err *err)
 {
     const uint64_t now = core_now_ns();
-    int rc = 0;
+    int rc;
 
     core_lock(&e->synced_data.lock);
-    if (e->synced_data.is_draining)
-        rc = CORE_E_DRAINING;
-    else if (n > e->opt.max_queue - e->synced_data.n_waiting ||
-             e->synced_data.n_waiting > e->opt.max_queue)
-        rc = CORE_E_OVERLOADED;
+    rc = check_room_locked(e, n, err);
     for (size_t i = 0; rc == 0 && i < n; i++) {
         job[i]->times.submitted = now;
         engine__list_push(&e->synced_data.inbox, job[i]);
@@ -238,10 +262,6 @@ int engine_submit(struct engine *e, struct engine_job *const *job, size_t n, str
     if (rc == 0)
         pthread_cond_signal(&e->synced_data.wake);
     core_unlock(&e->synced_data.lock);
-    if (rc == CORE_E_DRAINING)
-        core_err_set(err, rc, "the server is shutting down");
-    else if (rc < 0)
-        core_err_set(err, rc, "the queue is full (%u)", e->opt.max_queue);
     return rc;
 }
 

@@ -5,11 +5,18 @@
  * rows first, then chunks of prompts, then encoder inputs), sorts them by task, runs
  * one forward pass over the flat rows, and hands results to the jobs' callbacks.
  * Jobs join and leave at every step. Nothing is allocated inside a step: a job
- * brings all memory of its own, made by engine_job_new() on the caller's thread.
+ * brings all memory of its own, made by engine_job_new() on the caller's thread; what
+ * its callbacks add to (text, log probabilities) grows between passes.
  *
  * Admission: a job is queued at once or refused (CORE_E_OVERLOADED). It starts when
- * KV blocks for its prompt and all tokens it may produce are free, so a running
- * job never has to be put back.
+ * KV blocks for its tokens are free, and one more for every running job; further
+ * blocks are taken as tokens come. When none is left, the job that started last
+ * (among those of lowest priority) goes back to the head of the queue and later computes its
+ * tokens again: rows do not depend on their batch, so its answer is the same.
+ *
+ * Prompts share a step: the oldest has half of the rows that decoding leaves, the
+ * others the rest, the shortest first, so that a long prompt neither stops short
+ * ones nor waits for ever.
  *
  * Threads: new/submit/cancel/free/stats from any thread; callbacks come from the
  * engine thread and must neither block nor free the job.
@@ -31,7 +38,7 @@ struct engine_options {
     unsigned n_threads;        /* 0 = one per core */
     unsigned max_batch_tokens; /* rows of a step; 0 = 512 */
     unsigned max_batch_jobs;   /* jobs of a step; 0 = 256 */
-    unsigned max_queue;        /* waiting jobs; 0 = 1024 */
+    unsigned max_queue;        /* waiting jobs; 0 = 4096 */
     uint64_t kv_bytes;         /* KV memory of a decoder; 0 = 1 GiB */
     unsigned context_max;      /* tokens of one sequence; 0 = the model's, at most what KV holds */
 };
@@ -98,7 +105,10 @@ int engine_job_new(struct engine_job **out, struct engine *e, const struct engin
                    const struct engine_callbacks *cb, void *arg, struct core_err *err);
 void engine_job_free(struct engine_job *job);
 
-/* Queues all n jobs or none. CORE_E_OVERLOADED, CORE_E_DRAINING. */
+/* Whether n jobs would be taken now; to ask before they are made. CORE_E_OVERLOADED,
+ * CORE_E_DRAINING; CORE_E_BAD_FIELD (inputs): more than the queue ever holds. */
+int engine_check_room(struct engine *e, size_t n, struct core_err *err);
+/* Queues all n jobs or none; the same errors. */
 int engine_submit(struct engine *e, struct engine_job *const *job, size_t n, struct core_err *err);
 /* Ends a submitted job within one step; `done` still comes. Never fails: too late is fine. */
 void engine_cancel(struct engine *e, struct engine_job *job);
@@ -132,6 +142,7 @@ struct engine_stats {
     uint64_t step_rows_bucket[ENGINE_STEP_BUCKETS];    /* <= 2^i */
     uint64_t step_tasks_bucket[ENGINE_STEP_BUCKETS];   /* <= 2^i */
     uint64_t n_prompt_tokens, n_completion_tokens;
+    uint64_t n_preemptions; /* jobs put back into the queue for want of KV blocks */
     uint64_t kv_blocks_total, kv_blocks_used;
 };
 void engine_stats(struct engine *e, struct engine_stats *out);

@@ -24,17 +24,20 @@ struct engine_job {
     void *arg;
     atomic_bool is_cancelled; /* any thread sets it */
 
-    int32_t *ids;   /* [n_tokens + max_tokens]: prompt, then what was produced */
-    int32_t *types; /* [n_tokens] */
-    uint32_t *kv_block;
-    uint32_t n_blocks, n_blocks_held;
-    float *out; /* results, see engine_job_output() */
+    size_t n_prompt;                  /* tokens given; in.n_tokens are those that the head needs */
+    int32_t *ids;                     /* [n_tokens + max_tokens]: prompt, then what was produced */
+    int32_t *types;                   /* [n_tokens] */
+    uint32_t *kv_block;               /* [n_blocks] */
+    uint32_t n_blocks, n_blocks_held; /* at most; now */
+    float *out;                       /* results, see engine_job_output() */
     size_t out_rows, out_cols;
     float *mean; /* [d_model] for mean pooling, else NULL */
 
     uint32_t n_done;      /* tokens that the model has seen */
     uint32_t n_generated; /* tokens produced */
+    uint32_t n_rows;      /* tokens that it sees in the coming step */
     bool is_generation;
+    bool is_active; /* not waiting */
     uint64_t rng;
 
     /* the token that a worker sampled in this step */
@@ -65,12 +68,6 @@ struct engine_sampler {
     size_t n_vocab;
 };
 
-/* A job's rows in the coming step. */
-struct engine_slot {
-    struct engine_job *job;
-    uint32_t n_rows;
-};
-
 struct engine {
     const struct model *m;
     struct engine_options opt;
@@ -83,9 +80,9 @@ struct engine {
 
     struct {                        /* the engine thread's own */
         struct engine_list waiting; /* by priority, then arrival */
-        struct engine_job **active; /* [max_batch_jobs] */
+        struct engine_job **active; /* [max_batch_jobs], in order of their start */
         size_t n_active;
-        struct engine_slot *slot; /* [max_batch_jobs], the coming step */
+        struct engine_job **slot; /* [max_batch_jobs], the coming step: by task */
         size_t n_slots;
         uint32_t *free_block; /* stack */
         size_t n_free_blocks, n_blocks;
@@ -102,8 +99,8 @@ struct engine {
 };
 
 void engine__list_push(struct engine_list *l, struct engine_job *job);
-/* Before the first job of lower priority. */
-void engine__list_insert(struct engine_list *l, struct engine_job *job);
+/* Behind the jobs of its priority; in front of them if it was there already. */
+void engine__list_insert(struct engine_list *l, struct engine_job *job, bool is_back);
 struct engine_job *engine__list_pop(struct engine_list *l);
 
 /* step.c, engine thread only. */
@@ -117,7 +114,8 @@ void engine__end(struct engine *e, struct engine_job *job, enum engine_finish fi
 /* sample.c */
 int engine__sampler_init(struct engine_sampler *s, size_t n_vocab, struct core_err *err);
 void engine__sampler_release(struct engine_sampler *s);
-/* Chooses job->next_id from logits [n_vocab] (overwritten), and its logprobs. */
+/* Chooses job->next_id from logits [n_vocab] (overwritten), and its logprobs; -1 if
+ * they are not numbers. */
 void engine__sample(struct engine_sampler *s, const struct kern_table *k, struct engine_job *job,
                     float *logits);
 

@@ -119,6 +119,9 @@ int engine_job_new(struct engine_job **out, struct engine *e, const struct engin
         return core_err_nomem(err, "job");
     job->engine = e;
     job->in = *in;
+    job->n_prompt = in->n_tokens;
+    job->in.n_tokens =
+        delta_n_tokens_read(in->delta, model_config(e->m)->pad, in->tokens, in->n_tokens);
     if (job->in.n_logprobs > ENGINE_LOGPROBS_MAX)
         job->in.n_logprobs = ENGINE_LOGPROBS_MAX;
     job->cb = *cb;
@@ -168,7 +171,7 @@ enum engine_finish engine_job_finish(const struct engine_job *job)
 
 size_t engine_job_n_prompt(const struct engine_job *job)
 {
-    return job->in.n_tokens;
+    return job->n_prompt;
 }
 
 const struct engine_times *engine_job_times(const struct engine_job *job)

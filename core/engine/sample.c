@@ -1,6 +1,7 @@
 /* core/engine/sample.c - from logits to the next token. The order is transformers'
  * generate(): repetition penalty, temperature, top-k, top-p, min-p, draw. Runs on the
  * pool's workers, one row each; all state is the job's or the worker's. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -185,6 +186,10 @@ void engine__sample(struct engine_sampler *s, const struct kern_table *k, struct
 {
     float norm = 0.0f;
 
+    if (!isfinite(k->max(s->n_vocab, logits)) || isnan(logits[0])) {
+        job->next_id = -1;
+        return;
+    }
     if (job->in.wants_logits && job->n_generated == 0)
         memcpy(job->out, logits, s->n_vocab * sizeof(float));
     if (job->in.n_logprobs) {
@@ -192,7 +197,7 @@ void engine__sample(struct engine_sampler *s, const struct kern_table *k, struct
         memcpy(s->raw, logits, s->n_vocab * sizeof(float));
     }
     penalise(s, job, logits);
-    if (job->in.sampling.temperature > 0.0f)
+    if (job->in.sampling.temperature > FLT_MIN) /* below it 1 / temperature is infinite */
         job->next_id = draw_token(s, k, job, logits);
     else
         job->next_id = (int32_t)argmax(s->n_vocab, logits, k->max(s->n_vocab, logits));

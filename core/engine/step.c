@@ -21,29 +21,66 @@ void engine__end(struct engine *e, struct engine_job *job, enum engine_finish fi
     job->is_ended = true;
     job->times.done = core_now_ns();
     core_lock(&e->synced_data.lock);
-    if (!job->times.started)
+    if (!job->is_active)
         e->synced_data.n_waiting--;
     e->synced_data.stats.n_completion_tokens += job->n_generated;
     e->synced_data.stats.n_prompt_tokens +=
-        job->n_done < job->in.n_tokens ? job->n_done : job->in.n_tokens;
+        job->n_generated || job->n_done > job->in.n_tokens ? job->in.n_tokens : job->n_done;
     core_unlock(&e->synced_data.lock);
     job->cb.done(job->arg, job, job->err.code ? &job->err : NULL);
 }
 
+/* Takes a job out of the active ones, keeping their order. It may be freed by its
+ * owner already, so the pointer is all that is looked at. */
+static void remove_active(struct engine *e, const struct engine_job *job)
+{
+    size_t i = 0;
+
+    while (e->thread_data.active[i] != job)
+        i++;
+    e->thread_data.n_active--;
+    memmove(&e->thread_data.active[i], &e->thread_data.active[i + 1],
+            (e->thread_data.n_active - i) * sizeof(*e->thread_data.active));
+}
+
 /* ---- admission ----------------------------------------------------------------------- */
 
+static size_t n_ids(const struct engine_job *job)
+{
+    return job->in.n_tokens + job->n_generated;
+}
+
+/* Blocks that it must hold to see all tokens that it has. */
+static uint32_t n_blocks_due(const struct engine_job *job)
+{
+    return job->n_blocks ? (uint32_t)((n_ids(job) + FWD_KV_BLOCK - 1) / FWD_KV_BLOCK) : 0;
+}
+
+/* One block for each running job stays free, so that it is not put back at once. A job that
+ * is alone always fits: no sequence is longer than the memory. */
 static bool has_room(const struct engine *e, const struct engine_job *job)
 {
-    return e->thread_data.n_active < e->opt.max_batch_jobs &&
-           e->thread_data.n_free_blocks >= job->n_blocks;
+    const size_t n_active = e->thread_data.n_active;
+
+    if (n_active == e->opt.max_batch_jobs)
+        return false;
+    return n_active == 0 || !job->n_blocks ||
+           e->thread_data.n_free_blocks >= n_blocks_due(job) + n_active;
+}
+
+static void take_blocks(struct engine *e, struct engine_job *job)
+{
+    while (job->n_blocks_held < n_blocks_due(job))
+        job->kv_block[job->n_blocks_held++] =
+            e->thread_data.free_block[--e->thread_data.n_free_blocks];
 }
 
 static void activate(struct engine *e, struct engine_job *job)
 {
-    job->times.started = core_now_ns();
-    while (job->n_blocks_held < job->n_blocks)
-        job->kv_block[job->n_blocks_held++] =
-            e->thread_data.free_block[--e->thread_data.n_free_blocks];
+    if (!job->times.started)
+        job->times.started = core_now_ns();
+    job->is_active = true;
+    take_blocks(e, job);
     e->thread_data.active[e->thread_data.n_active++] = job;
     core_lock(&e->synced_data.lock);
     e->synced_data.n_waiting--;
@@ -79,55 +116,139 @@ void engine__admit(struct engine *e)
     }
 }
 
-/* ---- choosing rows --------------------------------------------------------------------- */
+/* ---- memory of running jobs ------------------------------------------------------------ */
 
-static bool is_decoding(const struct engine_job *job)
+static void put_back(struct engine *e, struct engine_job *job)
 {
-    return job->n_done >= job->in.n_tokens;
+    remove_active(e, job);
+    give_blocks(e, job);
+    job->is_active = false;
+    job->n_done = 0;
+    engine__list_insert(&e->thread_data.waiting, job, true);
+    core_lock(&e->synced_data.lock);
+    e->synced_data.n_waiting++;
+    e->synced_data.stats.n_preemptions++;
+    core_unlock(&e->synced_data.lock);
 }
 
-static size_t n_ids(const struct engine_job *job)
+/* Of the jobs of lowest priority the one that started last. */
+static struct engine_job *youngest(const struct engine *e)
 {
-    return job->in.n_tokens + job->n_generated;
+    struct engine_job *job = e->thread_data.active[0];
+
+    for (size_t i = 1; i < e->thread_data.n_active; i++)
+        if (e->thread_data.active[i]->in.priority <= job->in.priority)
+            job = e->thread_data.active[i];
+    return job;
 }
 
-/* Decode rows first, then prompts in order of arrival, cut to what is left of the
- * budget; an encoder's input goes whole or waits. */
-static uint32_t choose_slots(struct engine *e)
+/* Every active job gets the blocks for its next rows. Ends: each round serves a job or has one
+ * fewer. */
+static void share_blocks(struct engine *e)
 {
-    const bool may_cut = model_config(e->m)->is_decoder;
-    uint32_t left = e->opt.max_batch_tokens;
+    size_t i = 0;
 
-    e->thread_data.n_slots = 0;
-    for (int decode = 1; decode >= 0; decode--) {
-        for (size_t i = 0; left && i < e->thread_data.n_active; i++) {
-            struct engine_job *job = e->thread_data.active[i];
-            uint32_t n = (uint32_t)(n_ids(job) - job->n_done);
+    while (i < e->thread_data.n_active) {
+        struct engine_job *job = e->thread_data.active[i];
 
-            if (is_decoding(job) != (decode == 1) || (n > left && !may_cut))
-                continue;
-            n = n < left ? n : left;
-            e->thread_data.slot[e->thread_data.n_slots++] =
-                (struct engine_slot){.job = job, .n_rows = n};
-            left -= n;
+        if (n_blocks_due(job) - job->n_blocks_held <= e->thread_data.n_free_blocks) {
+            take_blocks(e, job);
+            i++;
+        } else {
+            put_back(e, youngest(e));
+            i = 0;
         }
     }
+}
+
+/* ---- choosing rows --------------------------------------------------------------------- */
+
+static uint32_t n_rows_left(const struct engine_job *job)
+{
+    return (uint32_t)(n_ids(job) - job->n_done - job->n_rows);
+}
+
+/* Gives a job up to n more rows of the coming step; returns how many. */
+static uint32_t give_rows(struct engine_job *job, uint32_t n)
+{
+    const uint32_t more = n_rows_left(job);
+
+    n = more < n ? more : n;
+    job->n_rows += n;
+    return n;
+}
+
+/* The prompt without rows in this step that has the fewest to go; the first of several. */
+static struct engine_job *shortest(const struct engine *e)
+{
+    struct engine_job *best = NULL;
+
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        struct engine_job *job = e->thread_data.active[i];
+
+        if (job->n_rows == 0 && (!best || n_rows_left(job) < n_rows_left(best)))
+            best = job;
+    }
+    return best;
+}
+
+/* Chunks of prompts: half for the oldest, then the shortest, the oldest again if any is left. */
+static uint32_t give_prompts(struct engine *e, uint32_t left)
+{
+    struct engine_job *oldest = NULL, *job;
+
+    for (size_t i = 0; i < e->thread_data.n_active && !oldest; i++)
+        if (e->thread_data.active[i]->n_rows == 0)
+            oldest = e->thread_data.active[i];
+    if (!oldest)
+        return left;
+    left -= give_rows(oldest, (left + 1) / 2);
+    while (left && (job = shortest(e)))
+        left -= give_rows(job, left);
+    return left - give_rows(oldest, left);
+}
+
+/* An encoder's input goes whole or waits. */
+static uint32_t give_inputs(struct engine *e, uint32_t left)
+{
+    for (size_t i = 0; i < e->thread_data.n_active; i++)
+        if (n_rows_left(e->thread_data.active[i]) <= left)
+            left -= give_rows(e->thread_data.active[i], left);
+    return left;
+}
+
+/* Rows of the coming step: those that decode first, they are one each. Returns how many. */
+static uint32_t choose_slots(struct engine *e)
+{
+    uint32_t left = e->opt.max_batch_tokens;
+
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        struct engine_job *job = e->thread_data.active[i];
+
+        job->n_rows = 0;
+        if (n_rows_left(job) == 1)
+            left -= give_rows(job, left);
+    }
+    left = model_config(e->m)->is_decoder ? give_prompts(e, left) : give_inputs(e, left);
+    e->thread_data.n_slots = 0;
+    for (size_t i = 0; i < e->thread_data.n_active; i++)
+        if (e->thread_data.active[i]->n_rows)
+            e->thread_data.slot[e->thread_data.n_slots++] = e->thread_data.active[i];
     return e->opt.max_batch_tokens - left;
 }
 
 /* Sorts slots by task, stable within a task: shell sort, since a step neither
  * allocates (qsort may) nor has many slots. */
-static void sort_slots(struct engine_slot *s, size_t n)
+static void sort_slots(struct engine_job **s, size_t n)
 {
     static const size_t gaps[] = {301, 132, 57, 23, 10, 4, 1};
 
     for (size_t g = 0; g < sizeof(gaps) / sizeof(gaps[0]); g++)
         for (size_t i = gaps[g]; i < n; i++) {
-            const struct engine_slot x = s[i];
+            struct engine_job *const x = s[i];
             size_t j = i;
 
-            while (j >= gaps[g] &&
-                   (uintptr_t)s[j - gaps[g]].job->in.delta > (uintptr_t)x.job->in.delta) {
+            while (j >= gaps[g] && (uintptr_t)s[j - gaps[g]]->in.delta > (uintptr_t)x->in.delta) {
                 s[j] = s[j - gaps[g]];
                 j -= gaps[g];
             }
@@ -142,24 +263,23 @@ static void fill_batch(struct engine *e)
     b->n_rows = 0;
     b->n_seqs = 0;
     for (size_t i = 0; i < e->thread_data.n_slots; i++) {
-        const struct engine_slot *slot = &e->thread_data.slot[i];
-        struct engine_job *job = slot->job;
-        const uint32_t end = job->n_done + slot->n_rows;
+        struct engine_job *job = e->thread_data.slot[i];
+        const uint32_t n = job->n_rows;
 
-        memcpy(b->token + b->n_rows, job->ids + job->n_done, slot->n_rows * sizeof(int32_t));
-        for (uint32_t r = 0; r < slot->n_rows; r++)
+        memcpy(b->token + b->n_rows, job->ids + job->n_done, n * sizeof(int32_t));
+        for (uint32_t r = 0; r < n; r++)
             b->type[b->n_rows + r] =
                 job->n_done + r < job->in.n_tokens ? job->types[job->n_done + r] : 0;
         b->seq[b->n_seqs++] = (struct fwd_seq){.delta = job->in.delta,
                                                .row0 = b->n_rows,
-                                               .n_rows = slot->n_rows,
+                                               .n_rows = n,
                                                .pos0 = job->n_done,
                                                .kv_block = job->kv_block,
-                                               .is_last = end == n_ids(job),
+                                               .is_last = job->n_done + n == n_ids(job),
                                                .out = job->out,
                                                .mean = job->mean,
                                                .owner = job};
-        b->n_rows += slot->n_rows;
+        b->n_rows += n;
     }
 }
 
@@ -192,6 +312,11 @@ static bool take_token(struct engine *e, struct engine_job *job)
                                    .top_logprob = job->top_logprob};
     bool goes_on = true;
 
+    if (job->next_id < 0) {
+        core_err_set(&job->err, CORE_E_INTERNAL, "the model's output is not a finite number");
+        engine__end(e, job, ENGINE_STOP);
+        return true;
+    }
     if (!job->times.first_token)
         job->times.first_token = core_now_ns();
     if (!job->in.ignore_eos && is_eos(e, job->next_id)) {
@@ -209,30 +334,15 @@ static bool take_token(struct engine *e, struct engine_job *job)
 }
 
 /* Moves a job on by its rows; returns true when it has ended. */
-static bool advance(struct engine *e, const struct engine_slot *slot)
+static bool advance(struct engine *e, struct engine_job *job)
 {
-    struct engine_job *job = slot->job;
-
-    job->n_done += slot->n_rows;
+    job->n_done += job->n_rows;
     if (job->n_done < n_ids(job))
         return false;
     if (job->is_generation)
         return take_token(e, job);
     engine__end(e, job, ENGINE_STOP);
     return true;
-}
-
-/* Takes ended jobs out of the active ones, keeping their order. Ended jobs may be
- * freed by their owners already, so the pointer is all that is looked at. */
-static void remove_active(struct engine *e, const struct engine_job *job)
-{
-    size_t i = 0;
-
-    while (e->thread_data.active[i] != job)
-        i++;
-    e->thread_data.n_active--;
-    memmove(&e->thread_data.active[i], &e->thread_data.active[i + 1],
-            (e->thread_data.n_active - i) * sizeof(*e->thread_data.active));
 }
 
 static void end_cancelled(struct engine *e)
@@ -290,6 +400,7 @@ void engine__step(struct engine *e)
     uint32_t n_rows;
 
     end_cancelled(e);
+    share_blocks(e);
     n_rows = choose_slots(e);
     if (n_rows) {
         sort_slots(e->thread_data.slot, e->thread_data.n_slots);
@@ -298,9 +409,9 @@ void engine__step(struct engine *e)
         fwd_batch(e->fwd)->on_logits_arg = e;
         fwd_run(e->fwd);
         for (size_t i = 0; i < e->thread_data.n_slots; i++) {
-            struct engine_job *job = e->thread_data.slot[i].job;
+            struct engine_job *job = e->thread_data.slot[i];
 
-            if (advance(e, &e->thread_data.slot[i]))
+            if (advance(e, job))
                 remove_active(e, job);
         }
     }

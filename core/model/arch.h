@@ -67,11 +67,12 @@ struct model_table {
 
 /* One site of a loaded model. */
 struct model_site {
-    struct gemm_weight *w;    /* linear */
-    struct model_table table; /* embedding */
-    float *bias;              /* linear: [n_out] or NULL */
-    float *gamma, *beta;      /* norm: [d]; beta may be NULL */
-    size_t n_in, n_out;       /* 0, 0: the model has no such site */
+    struct gemm_weight *w;       /* linear */
+    struct model_table table;    /* embedding */
+    const struct tensor *stored; /* linear, embedding: in the checkpoint, in its order */
+    float *bias;                 /* linear: [n_out] or NULL */
+    float *gamma, *beta;         /* norm: [d]; beta may be NULL */
+    size_t n_in, n_out;          /* 0, 0: the model has no such site */
 };
 
 struct model {

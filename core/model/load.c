@@ -210,6 +210,8 @@ static int load_site(struct model *m, const struct arch_site *s, unsigned layer,
         return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, bias->name,
                                   "tensor %s: this place has no bias in %s", bias->name,
                                   m->arch->name);
+    if (!is_norm && !(s->flags & ARCH_UNPERMUTE && weights_gguf(m->weights)))
+        site->stored = weight;
     rc = load_weight(m, site, s, weight, err);
     if (rc == 0 && bias)
         rc = load_vector(m, bias, site->n_out, is_norm ? &site->beta : &site->bias, err);

@@ -197,6 +197,11 @@ bool model_site_dims(const struct model *m, site_id s, size_t *n_in, size_t *n_o
     return true;
 }
 
+const struct tensor *model_site_weight(const struct model *m, site_id s)
+{
+    return m->site[s].stored;
+}
+
 const float *model_site_bias(const struct model *m, site_id s)
 {
     return m->site[s].bias;

@@ -168,6 +168,10 @@ site_id model_join_site(const struct model *m, const char *path, size_t n);
  * such site (a layer beyond the last, a kind it does not use). */
 bool model_site_dims(const struct model *m, site_id s, size_t *n_in, size_t *n_out);
 
+/* The weight of a linear or an embedding as the files hold it, [n_out, n_in] or
+ * [rows, d_model]; NULL if the site has none, or if the file orders its rows
+ * otherwise than Hugging Face does. */
+const struct tensor *model_site_weight(const struct model *m, site_id s);
 /* The site's own bias (f32, n_out) or NULL; a norm's gamma and beta (NULL: none). */
 const float *model_site_bias(const struct model *m, site_id s);
 const float *model_norm_gamma(const struct model *m, site_id s);

@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 
     if (!type)
         return 0;
-    if (upload_read_multipart(&u, type, body, n_body, &err) < 0 && !err.msg[0])
+    if (upload_read_multipart(&u, type, body, n_body, "dry_run activate", &err) < 0 && !err.msg[0])
         abort();
     for (size_t i = 0; i < u.n; i++) {
         const uint8_t *p = u.file[i].bytes;

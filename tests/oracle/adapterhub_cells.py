@@ -4,6 +4,7 @@ Attention is eager and nothing is cached: with a prefix the cached and the SDPA 
 As with PEFT, a cell is computed after its files were loaded again on a fresh base.
 """
 
+import json
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,14 +12,22 @@ from pathlib import Path
 import adapters
 import torch
 import transformers
-from adapters import (AdapterPlusConfig, DoubleSeqBnConfig, IA3Config, LoRAConfig, ParBnConfig, PrefixTuningConfig,
-                      SeqBnConfig)
+from adapters import (AdapterModelInterface, AdapterPlusConfig, ConfigUnion, DoubleSeqBnConfig, IA3Config, LoRAConfig,
+                      MAMConfig, ParBnConfig, PrefixTuningConfig, SeqBnConfig)
 
-from common import Library, Reference, make_cells, stir_delta
+from common import Library, Reference, make_cells, padded_inputs, stir_delta, write_json
 
 FIRST_TOKEN = {"bert": 5, "llama": 3}
 METHODS = {DoubleSeqBnConfig: "houlsby", SeqBnConfig: "pfeiffer", ParBnConfig: "parallel",
-           AdapterPlusConfig: "pfeiffer", PrefixTuningConfig: "prefix", LoRAConfig: "lora", IA3Config: "ia3"}
+           AdapterPlusConfig: "pfeiffer", PrefixTuningConfig: "prefix", LoRAConfig: "lora", IA3Config: "ia3",
+           MAMConfig: "mam", ConfigUnion: "union"}
+# Llama as a plug-in model: hooks where the library's own class has its adapters.
+INTERFACE = AdapterModelInterface(
+    adapter_methods=["bottleneck", "lora"], model_embeddings="embed_tokens", model_layers="layers",
+    layer_self_attn="self_attn", layer_cross_attn=None, attn_k_proj="k_proj", attn_q_proj="q_proj",
+    attn_v_proj="v_proj", attn_o_proj="o_proj", layer_intermediate_proj="mlp.up_proj",
+    layer_output_proj="mlp.down_proj", layer_pre_self_attn="input_layernorm",
+    layer_pre_ffn="post_attention_layernorm")
 STATIC_CLASSES = {
     "classification": transformers.AutoModelForSequenceClassification,
     "tagging": transformers.AutoModelForTokenClassification,
@@ -47,6 +56,8 @@ class Cell:
     with_head: bool = True
     safetensors: bool = False
     adapter_name: str = "sst"
+    interface: AdapterModelInterface | None = None
+    version: str | None = None  # of an older library, which the files then name
     notes: list = field(default_factory=list)
 
     @property
@@ -76,7 +87,7 @@ def llama(name: str, config, **options) -> Cell:
 
 
 def cells() -> list:
-    return (bert_bottlenecks() + bert_switches() + bert_others() + bert_heads() + llama_bottlenecks()
+    return (bert_bottlenecks() + bert_switches() + bert_others() + bert_unions() + bert_heads() + llama_bottlenecks()
             + llama_switches() + llama_others() + llama_heads())
 
 
@@ -124,6 +135,23 @@ def bert_others() -> list:
                                     output_lora=True), safetensors=True),
         bert("ia3", IA3Config()),
         bert("ia3-safetensors", IA3Config(output_lora=True), safetensors=True),
+        bert("ia3-old-alpha", IA3Config(alpha=3), version="adapters.1.0.1"),
+    ]
+
+
+def small_prefix(**options) -> PrefixTuningConfig:
+    return PrefixTuningConfig(prefix_length=4, bottleneck_size=16, **options)
+
+
+def bert_unions() -> list:
+    return [
+        bert("mam", MAMConfig(small_prefix(), ParBnConfig(reduction_factor=4))),
+        bert("union-lora-bottleneck-prefix", ConfigUnion(small_prefix(leave_out=[0]), LoRAConfig(r=3, alpha=7),
+                                                         SeqBnConfig(reduction_factor=4))),
+        bert("union-two-bottlenecks", ConfigUnion(
+            ParBnConfig(mh_adapter=True, output_adapter=False, reduction_factor=4), SeqBnConfig(reduction_factor=4))),
+        bert("union-by-layer", ConfigUnion(SeqBnConfig(leave_out=[0], non_linearity="gelu", reduction_factor=4),
+                                           SeqBnConfig(leave_out=[1, 2], reduction_factor=4))),
     ]
 
 
@@ -185,6 +213,9 @@ def llama_others() -> list:
         llama("lora-all", LoRAConfig(r=3, alpha=7, attn_matrices=["q", "k", "v"], intermediate_lora=True,
                                      output_lora=True), safetensors=True),
         llama("ia3", IA3Config()),
+        llama("mam", MAMConfig(small_prefix(), ParBnConfig(reduction_factor=4))),
+        llama("interface-pfeiffer", SeqBnConfig(reduction_factor=4), interface=INTERFACE),
+        llama("interface-lora", LoRAConfig(r=2, alpha=5, intermediate_lora=True), interface=INTERFACE),
     ]
 
 
@@ -210,7 +241,7 @@ def load_base(cell: Cell) -> torch.nn.Module:
     if cell.kind in ("classification", "tagging"):
         options["num_labels"] = cell.labels
     model = STATIC_CLASSES[cell.kind].from_pretrained(path, **options)
-    adapters.init(model)
+    adapters.init(model, interface=cell.interface)
     return model
 
 
@@ -231,6 +262,9 @@ def save_adapter(cell: Cell, folder: Path) -> None:
     add_parts(cell, model)
     stir_delta(trained(model, frozen))
     model.save_adapter(str(folder), cell.adapter_name, with_head=cell.with_head, use_safetensors=cell.safetensors)
+    if cell.version:
+        path = folder / "adapter_config.json"
+        write_json(path, {**json.loads(path.read_text(encoding="utf-8")), "version": cell.version})
 
 
 def reference_of(cell: Cell, folder: Path) -> Reference:
@@ -242,7 +276,8 @@ def reference_of(cell: Cell, folder: Path) -> Reference:
     options = {"use_cache": False} if cell.base == "llama" else {}
     vocab = range(FIRST_TOKEN[cell.base], model.config.vocab_size)
     return Reference(cell.kind, lambda batch: model(**batch, **options)[output_name], vocab,
-                     token_types=cell.base == "bert")
+                     token_types=cell.base == "bert",
+                     inputs=padded_inputs(cell.kind, cell.base, all_padding=cell.static))
 
 
 if __name__ == "__main__":

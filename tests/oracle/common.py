@@ -22,6 +22,13 @@ PADDED_TOLERANCE = 2e-5
 torch.set_num_threads(1)  # the matrices are tiny, and one thread sums in the same order everywhere
 
 
+# A head that pools the last token of a sequence looks for padding in the tokens, wherever it stands: inside, at the
+# end, at both. All padding is an input of its own, which AdapterHub pools at the last row of the whole batch.
+SEQUENCE_KINDS = ("classification", "multi_label", "regression")
+PADDED_TOKENS = ([5, 0, 9, 11], [7, 6, 8, 0, 0], [0, 0, 12, 0])
+ALL_PADDING = [0, 0, 0]
+
+
 @dataclass
 class Reference:
     """How one task is computed by its library.
@@ -99,6 +106,13 @@ def is_embedding(name: str, parameter: torch.Tensor) -> bool:
     """Prefixes, and rows that are looked up rather than multiplied."""
     is_flat_prefix = name.endswith("control_trans") and parameter.dim() == 1
     return is_flat_prefix or ".wte." in name or "embedding" in name
+
+
+def padded_inputs(kind: str, base: str, all_padding: bool) -> tuple:
+    """Inputs with pad ids in them, for the heads that look for them: sequence heads of decoders."""
+    if kind not in SEQUENCE_KINDS or not base.startswith("llama"):
+        return ()
+    return tuple({"tokens": list(tokens)} for tokens in (*PADDED_TOKENS, *([ALL_PADDING] if all_padding else ())))
 
 
 def draw_tokens(reference: Reference, length: int, generator: torch.Generator) -> list:

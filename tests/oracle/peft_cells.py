@@ -4,6 +4,7 @@ Each cell is stirred, saved by the library, loaded again from its files on a fre
 the expected values are what the files mean.
 """
 
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 import transformers
 from peft import IA3Config, LNTuningConfig, LoraConfig, PrefixTuningConfig
 
-from common import Library, Reference, make_cells, stir_delta, write_json
+from common import Library, Reference, make_cells, padded_inputs, stir_delta, write_json
 
 CLASSES = {
     "classification": (transformers.AutoModelForSequenceClassification, "SEQ_CLS"),
@@ -41,6 +42,8 @@ class Cell:
     task: dict = field(default_factory=dict)
     safetensors: bool = True
     stored_dtype: torch.dtype | None = None
+    converted: bool = False  # an initialisation that edits the base, saved as plain LoRA
+    save_options: dict = field(default_factory=dict)
     keep_card: bool = False
     notes: list = field(default_factory=list)
 
@@ -72,6 +75,8 @@ def bert_lora_cells() -> list:
         lora("bert", "lora-bias-only", "classification", target_modules=["key", "output.dense"], bias="lora_only"),
         lora("bert", "lora-bias-of-b", "classification", target_modules=pair, lora_bias=True),
         lora("bert", "lora-pooler", "classification", target_modules=pair, modules_to_save=["pooler"]),
+        lora("bert", "lora-bias-all-pooler", "classification", target_modules=["query"], bias="all",
+             modules_to_save=["pooler"]),
         lora("bert", "lora-embedding", "classification", target_modules=["word_embeddings", "query"]),
         lora("bert", "lora-bin", "classification", target_modules=pair, safetensors=False),
         lora("bert", "lora-f16", "classification", target_modules=pair, stored_dtype=torch.float16),
@@ -111,6 +116,14 @@ def llama_cells() -> list:
         lora("llama", "lora-rslora", "generation", target_modules=pair + ["gate_proj"], use_rslora=True),
         lora("llama", "lora-bias-of-b", "generation", target_modules=pair + ["down_proj"], lora_bias=True),
         lora("llama", "lora-lm-head", "generation", target_modules=pair, modules_to_save=["lm_head"]),
+        lora("llama", "lora-on-lm-head", "generation", target_modules=["q_proj", "lm_head"]),
+        lora("llama", "lora-on-embedding", "generation", target_modules=["q_proj", "embed_tokens"]),
+        lora("llama", "lora-saved-embeddings", "generation", target_modules=["q_proj"],
+             save_options={"save_embedding_layers": True}),
+        lora("llama", "lora-velora", "generation", target_modules=pair,
+             velora_config={"num_groups": 2, "scale": 0.5, "init_type": "random"}),
+        lora("llama", "lora-pissa", "generation", target_modules=pair, init_lora_weights="pissa", converted=True),
+        lora("llama", "lora-olora", "generation", target_modules=pair, init_lora_weights="olora", converted=True),
         lora("llama", "lora-bin", "generation", target_modules=pair, safetensors=False),
         lora("llama", "lora-seq-cls", "classification", target_modules=pair),
         lora("llama", "lora-tagging", "tagging", target_modules=pair + ["o_proj"], labels=5),
@@ -132,6 +145,10 @@ def llama_untied_cells() -> list:
              stored_dtype=torch.bfloat16),
         lora("llama-untied", "lora-lm-head", "generation", target_modules=["v_proj"], modules_to_save=["lm_head"]),
         lora("llama-untied", "lora-seq-cls", "classification", target_modules=["k_proj", "up_proj"], labels=2),
+        lora("llama-untied", "lora-on-lm-head", "generation", target_modules=["q_proj", "lm_head"]),
+        lora("llama-untied", "lora-on-embedding", "generation", target_modules=["q_proj", "embed_tokens"]),
+        Cell("llama-untied", "ia3-on-lm-head", "generation", "ia3", IA3Config,
+             {"target_modules": ["k_proj", "lm_head"], "feedforward_modules": []}),
         Cell("llama-untied", "prefix", "generation", "prefix", PrefixTuningConfig, {"num_virtual_tokens": 6}),
         Cell("llama-untied", "ia3", "generation", "ia3", IA3Config, {}),
         Cell("llama-untied", "ln", "generation", "ln", LNTuningConfig, {}),
@@ -149,12 +166,26 @@ def stored_state(model: torch.nn.Module, dtype: torch.dtype) -> dict:
     return {key: tensor.to(dtype) for key, tensor in model.state_dict().items()}
 
 
+def save_initial(cell: Cell, model: torch.nn.Module, folder: str) -> None:
+    """Saves what the initialisation made, as the library asks for it: under a name that does not initialise again."""
+    config = model.peft_config["default"]
+    config.init_lora_weights = True
+    model.save_pretrained(folder)
+    config.init_lora_weights = cell.options["init_lora_weights"]
+
+
 def save_adapter(cell: Cell, folder: Path) -> None:
     _, task_type = CLASSES[cell.kind]
     model = peft.get_peft_model(load_base(cell), cell.config(task_type=task_type, **cell.options))
-    stir_delta((name, p) for name, p in model.named_parameters() if p.requires_grad)
-    options = {"state_dict": stored_state(model, cell.stored_dtype)} if cell.stored_dtype else {}
-    model.save_pretrained(str(folder), safe_serialization=cell.safetensors, **options)
+    options = dict(cell.save_options)
+    with tempfile.TemporaryDirectory() as initial:
+        if cell.converted:
+            save_initial(cell, model, initial)
+            options["path_initial_model_for_weight_conversion"] = initial
+        stir_delta((name, p) for name, p in model.named_parameters() if p.requires_grad)
+        if cell.stored_dtype:
+            options["state_dict"] = stored_state(model, cell.stored_dtype)
+        model.save_pretrained(str(folder), safe_serialization=cell.safetensors, **options)
     if not cell.keep_card:
         (folder / "README.md").unlink()
     if cell.task:
@@ -166,7 +197,8 @@ def reference_of(cell: Cell, folder: Path) -> Reference:
     output_name = "last_hidden_state" if cell.kind == "embedding" else "logits"
     vocab = range(FIRST_TOKEN[cell.base], model.config.vocab_size)
     return Reference(cell.kind, lambda batch: model(**batch)[output_name], vocab, token_types=cell.base == "bert",
-                     pooling=cell.task.get("pooling", "mean"), normalize=cell.task.get("normalize", True))
+                     pooling=cell.task.get("pooling", "mean"), normalize=cell.task.get("normalize", True),
+                     inputs=padded_inputs(cell.kind, cell.base, all_padding=True))
 
 
 if __name__ == "__main__":

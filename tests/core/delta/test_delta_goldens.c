@@ -180,6 +180,48 @@ START_TEST(resident_bytes_are_about_those_of_the_file)
 }
 END_TEST
 
+/* ---- where an input ends -------------------------------------------------------------- */
+
+static const struct {
+    const char *base, *cell;
+    const char *task; /* task.json, or NULL */
+    size_t end[5];    /* of the inputs below, which pad with 0 */
+} ends[] = {
+    {"llama", "llama-peft-lora-seq-cls", NULL, {3, 4, 3, 1, 3}},
+    {"llama", "llama-peft-prefix-seq-cls", NULL, {3, 4, 3, 1, 3}},
+    {"llama", "llama-ah-static-classification", NULL, {3, 4, 3, 1, 3}},
+    {"llama", "llama-ah-head-classification", NULL, {3, 3, 1, 3, 3}},
+    {"llama", "llama-peft-lora-seq-cls", "{\"pooling\": \"last\"}", {3, 4, 5, 3, 3}},
+    {"llama", "llama-peft-lora-embed-last", NULL, {3, 4, 5, 3, 3}},
+    {"llama", "llama-peft-lora", NULL, {3, 4, 5, 3, 3}},
+    {"bert", "bert-peft-lora", NULL, {3, 4, 5, 3, 3}},
+};
+
+START_TEST(an_input_ends_where_the_library_looks_for_its_last_token)
+{
+    static const int32_t input[5][5] = {
+        {5, 6, 7}, {5, 0, 6, 7}, {0, 0, 7, 0, 0}, {0, 0, 0}, {5, 6, 7}};
+    static const size_t n[5] = {3, 4, 5, 3, 3};
+    struct adapter a = {0};
+    struct delta *d;
+
+    fixture_model = open_base(ends[_i].base);
+    ck_assert(load_cell(&a, ends[_i].cell));
+    if (ends[_i].task)
+        put_text(&a, "task.json", ends[_i].task);
+    d = compile(&a);
+    ck_assert_int_eq(model_config(fixture_model)->pad, 0);
+    for (size_t i = 0; i < 5; i++) {
+        ck_assert_uint_eq(delta_n_tokens_read(d, 0, input[i], n[i]), ends[_i].end[i]);
+        ck_assert_uint_eq(delta_n_tokens_read(d, -1, input[i], n[i]), n[i]);
+    }
+    ck_assert_uint_eq(delta_n_tokens_read(d, 0, input[0], 0), 0);
+    delta_free(d);
+    drop_adapter(&a);
+    close_model();
+}
+END_TEST
+
 /* ---- damage ------------------------------------------------------------------------- */
 
 static const char *const damaged[] = {"bert-peft-lora", "bert-peft-lora-bin", "bert-ah-ln-before",
@@ -254,6 +296,8 @@ Suite *delta_goldens_suite(void)
     tcase_add_loop_test(t, every_cell_compiles_to_its_method_and_kind, 0, 3);
     tcase_add_loop_test(t, a_program_reads_as_people_say_it, 0,
                         sizeof(programs) / sizeof(programs[0]));
+    tcase_add_loop_test(t, an_input_ends_where_the_library_looks_for_its_last_token, 0,
+                        sizeof(ends) / sizeof(ends[0]));
     tcase_add_loop_test(t, the_base_task_answers_as_its_kind_of_model, 0, 3);
     tcase_add_test(t, resident_bytes_are_about_those_of_the_file);
     suite_add_tcase(s, t);

@@ -156,6 +156,174 @@ START_TEST(before_versions_gelu_was_the_tanh_form)
 }
 END_TEST
 
+/* The old names held only of a method's own configuration, exactly as written. */
+START_TEST(elsewhere_gelu_was_always_gelu)
+{
+    struct adapter a = {0};
+    struct delta *d;
+
+    ck_assert(load_cell(&a, "bert-ah-union-by-layer"));
+    edit_text(&a, CONFIG, "\"version\"", "\"verzion\"");
+    d = compile(&a);
+    ck_assert_int_eq(op_at(d, 2, SITE_FFN_JOIN, DELTA_LOWRANK)->lowrank.act, KERN_ACT_GELU);
+    delta_free(d);
+    drop_adapter(&a);
+    ck_assert(load_cell(&a, "bert-ah-houlsby"));
+    edit_text(&a, CONFIG, "\"swish\"", "\"GELU\"");
+    edit_text(&a, CONFIG, "\"version\"", "\"verzion\"");
+    d = compile(&a);
+    ck_assert_int_eq(op_at(d, 0, SITE_ATTN_JOIN, DELTA_LOWRANK)->lowrank.act, KERN_ACT_GELU);
+    delta_free(d);
+    drop_adapter(&a);
+    ck_assert(load_cell(&a, "bert-ah-head-three-layers"));
+    edit_text(&a, CONFIG, "\"version\"", "\"verzion\"");
+    edit_text(&a, HEAD, "\"version\"", "\"verzion\"");
+    d = compile(&a);
+    ck_assert_int_eq(d->head.step[0].act, KERN_ACT_GELU);
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
+/* ---- what the library would not read, or reads otherwise ------------------------------ */
+
+START_TEST(tensors_where_the_configuration_has_no_place_are_left_over)
+{
+    static const struct {
+        const char *cell, *from, *to, *text;
+    } edit[] = {
+        {"bert-ah-houlsby", "\"leave_out\": []", "\"leave_out\": [1]", "layer.1.attention.output"},
+        {"bert-ah-houlsby", "\"mh_adapter\": true", "\"mh_adapter\": false",
+         "layer.0.attention.output"},
+        {"bert-ah-houlsby", "\"output_adapter\": true", "\"output_adapter\": false",
+         "layer.0.output"},
+        {"bert-ah-lora", "\"leave_out\": []", "\"leave_out\": [1]", "layer.1.attention.self"},
+        {"bert-ah-lora", "\"q\"", "\"k\"", "layer.0.attention.self.query"},
+        {"bert-ah-lora-all", "\"intermediate_lora\": true", "\"intermediate_lora\": false",
+         "layer.0.intermediate"},
+        {"bert-ah-lora-all", "\"output_lora\": true", "\"output_lora\": false", "layer.0.output"},
+        {"bert-ah-lora-all", "\"selfattn_lora\": true", "\"selfattn_lora\": false",
+         "layer.0.attention.self.key"},
+        {"bert-ah-ia3", "\"v\"", "\"q\"", "layer.0.attention.self.value"},
+    };
+    struct adapter a = {0};
+
+    for (size_t i = 0; i < sizeof(edit) / sizeof(edit[0]); i++) {
+        ck_assert(load_cell(&a, edit[i].cell));
+        edit_text(&a, CONFIG, edit[i].from, edit[i].to);
+        refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "is left over");
+        refused(&a, CORE_E_ADAPTER_UNSUPPORTED, edit[i].text);
+        drop_adapter(&a);
+    }
+    ck_assert(load_cell(&a, "bert-ah-lora"));
+    edit_text(&a, CONFIG, "\"leave_out\": []", "\"leave_out\": [0, 1, 2]");
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "is left over");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(bottlenecks_of_a_union_share_the_places_out)
+{
+    struct adapter a = {0};
+    struct delta *d;
+
+    ck_assert(load_cell(&a, "bert-ah-union-two-bottlenecks"));
+    d = compile(&a);
+    ck_assert(op_at(d, 1, SITE_ATTN_JOIN, DELTA_LOWRANK)->lowrank.join->is_parallel);
+    ck_assert(!op_at(d, 1, SITE_FFN_JOIN, DELTA_LOWRANK)->lowrank.join->is_parallel);
+    delta_free(d);
+    /* The library refuses one place with two configurations too. */
+    edit_text(&a, CONFIG, "\"output_adapter\": false", "\"output_adapter\": true");
+    refused(&a, CORE_E_ADAPTER_INVALID, "two LOWRANK");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(both_kinds_of_weight_file_are_one_too_many)
+{
+    struct adapter a = {0};
+
+    ck_assert(load_cell(&a, "bert-ah-houlsby"));
+    put_text(&a, "adapter.safetensors", "");
+    refused(&a, CORE_E_ADAPTER_INVALID, "both adapter.safetensors and pytorch_adapter.bin");
+    drop_adapter(&a);
+    ck_assert(load_cell(&a, "bert-ah-houlsby"));
+    put_text(&a, "model_head.safetensors", "");
+    refused(&a, CORE_E_ADAPTER_INVALID, "both model_head.safetensors and pytorch_model_head.bin");
+    drop_adapter(&a);
+}
+END_TEST
+
+/* ---- plug-in models -------------------------------------------------------------------- */
+
+#define INTERFACE "adapter_interface.json"
+
+START_TEST(hooks_elsewhere_than_in_the_librarys_own_class_are_refused_by_name)
+{
+    static const struct {
+        const char *from, *to, *text;
+    } edit[] = {
+        {"\"layer_pre_self_attn\": \"input_layernorm\"", "\"layer_pre_self_attn\": null",
+         "layer_pre_self_attn"},
+        {"\"layer_pre_ffn\": \"post_attention_layernorm\"", "\"layer_pre_ffn\": \"mlp\"",
+         "layer_pre_ffn"},
+        {"\"layer_ln_1\": null", "\"layer_ln_1\": \"input_layernorm\"", "layer_ln_1"},
+        {"\"layer_ln_2\": null", "\"layer_ln_2\": \"post_attention_layernorm\"", "layer_ln_2"},
+        {"\"layer_output_proj\": \"mlp.down_proj\"", "\"layer_output_proj\": \"mlp.up_proj\"",
+         "layer_output_proj"},
+        {"\"attn_o_proj\": \"o_proj\"", "\"attn_o_proj\": \"v_proj\"", "attn_o_proj"},
+        {"\"model_layers\": \"layers\"", "\"model_layers\": 5", "layer_pre_self_attn"},
+        {"\"interface\": {", "\"other\": {", "layer_pre_self_attn"},
+    };
+    struct adapter a = {0};
+
+    ck_assert(load_cell(&a, "llama-ah-interface-pfeiffer"));
+    edit_text(&a, CONFIG, "\"original_ln_after\": true", "\"original_ln_after\": false");
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "original_ln_after");
+    drop_adapter(&a);
+    for (size_t i = 0; i < sizeof(edit) / sizeof(edit[0]); i++) {
+        ck_assert(load_cell(&a, "llama-ah-interface-pfeiffer"));
+        edit_text(&a, INTERFACE, edit[i].from, edit[i].to);
+        refused(&a, CORE_E_ADAPTER_UNSUPPORTED, edit[i].text);
+        drop_adapter(&a);
+    }
+}
+END_TEST
+
+START_TEST(bottlenecks_hooked_into_a_base_with_norms_after_are_refused)
+{
+    static const char names[] =
+        "{\"interface\": {\"model_layers\": \"encoder.layer\", \"layer_self_attn\": \"attention\","
+        " \"attn_o_proj\": \"output.dense\", \"layer_output_proj\": \"output.dense\","
+        " \"layer_pre_self_attn\": \"attention.output.LayerNorm\","
+        " \"layer_pre_ffn\": \"output.LayerNorm\"}}";
+    struct adapter a = {0};
+
+    ck_assert(load_cell(&a, "bert-ah-houlsby"));
+    put_text(&a, INTERFACE, names);
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, INTERFACE);
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "on this base");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(an_interface_names_the_linears_of_lora)
+{
+    struct adapter a = {0};
+    struct delta *d;
+
+    ck_assert(load_cell(&a, "llama-ah-interface-lora"));
+    d = compile(&a);
+    op_at(d, 1, SITE_UP, DELTA_LOWRANK); /* "intermediate", which Llama's class has at DOWN */
+    delta_free(d);
+    edit_text(&a, INTERFACE, "\"layer_ln_1\": null", "\"layer_ln_1\": \"input_layernorm\"");
+    delta_free(compile(&a)); /* of no concern to LoRA */
+    edit_text(&a, INTERFACE, "mlp.up_proj", "mlp.gate_proj");
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "is left over");
+    drop_adapter(&a);
+}
+END_TEST
+
 /* ---- made of tensors: a parallel bottleneck and a flat prefix, named "a.b" ------------- */
 
 #define PLACE(l) "bert.encoder.layer." l ".output.adapters.a.b."
@@ -268,6 +436,38 @@ START_TEST(a_bottleneck_that_misses_a_part_is_refused)
 }
 END_TEST
 
+START_TEST(names_of_old_files_are_read)
+{
+    static const char *const old[] = {
+        "bert.encoder.layer.0.output.layer_text_task_adapters.a.b.",
+        "bert.encoder.layer.0.output.layer_text_lang_adapters.a.b.",
+        "bert.encoder.layer.0.output.attention_text_task_adapters.a.b.",
+        "bert.encoder.layer.0.output.attention_text_lang_adapters.a.b.",
+    };
+    static const char *const part[] = {"adapter_down.0.weight", "adapter_down.0.bias",
+                                       "adapter_up.weight", "adapter_up.bias"};
+    char name[4][200];
+    const struct made t[] = {{.name = name[0], .d0 = 3, .d1 = 40},
+                             {.name = name[1], .d0 = 3},
+                             {.name = name[2], .d0 = 40, .d1 = 3},
+                             {.name = name[3], .d0 = 40},
+                             {0}};
+    struct adapter a = {0};
+    struct delta *d;
+
+    put_ah(&a, bottleneck_json);
+    for (size_t i = 0; i < 4; i++) {
+        for (size_t k = 0; k < 4; k++)
+            snprintf(name[k], sizeof(name[k]), "%s%s", old[i], part[k]);
+        put_tensors(&a, "adapter.safetensors", t);
+        d = compile(&a);
+        op_at(d, 0, SITE_FFN_JOIN, DELTA_LOWRANK);
+        delta_free(d);
+    }
+    drop_adapter(&a);
+}
+END_TEST
+
 START_TEST(the_prefix_network_is_folded_into_keys_and_values)
 {
     const struct made t[] = {
@@ -317,19 +517,61 @@ END_TEST
 
 /* ---- LoRA and (IA)3 ------------------------------------------------------------------------ */
 
+static const struct {
+    const char *version;
+    bool is_before;
+} versions[] = {
+    {"adapters.1.0.1", true},      {"adapters.0.2.2", true},    {"adapters.1", true},
+    {"adapters.1.1.0.dev0", true}, {"adapters.1.1.0a1", true},  {"adapters.1.1.0-beta.2", true},
+    {"adapters.1.1.0rc2", true},   {"adapters.1.1.RC1", true},  {"adapters.1.1.pre0", true},
+    {"adapters.1.1", false},       {"adapters.1.1.0", false},   {"adapters.1.1.0.post1", false},
+    {"adapters.1.1.0-r1", false},  {"adapters.1.1.0+x", false}, {"adapters.1.10.0", false},
+    {"adapters.2.0.0a1", false},   {"adapters.1.1.0.1", false}, {"3.2.1", false},
+};
+
 START_TEST(lora_before_1_1_did_not_divide_by_its_rank)
 {
     struct adapter a = {0};
     struct delta *d;
 
     ck_assert(load_cell(&a, "bert-ah-lora")); /* r 5, alpha 9 */
+    edit_text(&a, CONFIG, "adapters.1.3.0", versions[_i].version);
     d = compile(&a);
-    ck_assert(fabsf(op_at(d, 0, SITE_Q, DELTA_LOWRANK)->lowrank.scale - 1.8f) < 1e-6f);
+    ck_assert_msg(op_at(d, 0, SITE_Q, DELTA_LOWRANK)->lowrank.scale ==
+                      (versions[_i].is_before ? 1.0f : 1.8f),
+                  "%s", versions[_i].version);
     delta_free(d);
-    edit_text(&a, CONFIG, "\"adapters.1.3.0\"", "\"adapters.1.0.1\"");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(old_alphas_mean_nothing_to_ia3_either)
+{
+    struct adapter a = {0};
+    struct delta *d;
+    float old;
+
+    ck_assert(load_cell(&a, "bert-ah-ia3-old-alpha")); /* alpha 3 */
     d = compile(&a);
-    ck_assert(op_at(d, 0, SITE_Q, DELTA_LOWRANK)->lowrank.scale == 1.0f);
+    old = op_at(d, 0, SITE_K, DELTA_SCALE)->scale.vec[0];
     delta_free(d);
+    edit_text(&a, CONFIG, "adapters.1.0.1", "adapters.1.3.0");
+    d = compile(&a);
+    ck_assert(op_at(d, 0, SITE_K, DELTA_SCALE)->scale.vec[0] == 3.0f * old);
+    delta_free(d);
+    edit_text(&a, CONFIG, "adapters.1.3.0", "adapters.x");
+    refused(&a, CORE_E_ADAPTER_INVALID, "version");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(a_rank_that_is_not_the_configurations_is_refused)
+{
+    struct adapter a = {0};
+
+    ck_assert(load_cell(&a, "bert-ah-lora"));
+    edit_text(&a, CONFIG, "\"r\": 5", "\"r\": 4");
+    refused(&a, CORE_E_ADAPTER_MISMATCH, "expected [4, inputs]");
     drop_adapter(&a);
 }
 END_TEST
@@ -386,6 +628,8 @@ START_TEST(labels_come_in_the_order_of_their_numbers)
     ck_assert_str_eq(d->head.label[1], "no");
     ck_assert_int_eq(d->head.pool, DELTA_POOL_POOLER);
     delta_free(d);
+    edit_text(&a, HEAD, "\"no\": 1", "\"\": 1");
+    refused(&a, CORE_E_ADAPTER_INVALID, "label2id: a label is the empty text");
     drop_adapter(&a);
 }
 END_TEST
@@ -482,10 +726,19 @@ Suite *read_adapterhub_suite(void)
     tcase_add_test(t, what_a_bottleneck_cannot_compute_is_refused_by_name);
     tcase_add_test(t, switches_of_the_sequence_mean_nothing_in_parallel);
     tcase_add_test(t, before_versions_gelu_was_the_tanh_form);
+    tcase_add_test(t, elsewhere_gelu_was_always_gelu);
+    tcase_add_test(t, tensors_where_the_configuration_has_no_place_are_left_over);
+    tcase_add_test(t, bottlenecks_of_a_union_share_the_places_out);
+    tcase_add_test(t, both_kinds_of_weight_file_are_one_too_many);
+    tcase_add_test(t, names_of_old_files_are_read);
+    tcase_add_test(t, bottlenecks_hooked_into_a_base_with_norms_after_are_refused);
     tcase_add_test(t, a_union_of_prefix_and_parallel_bottleneck_is_mam);
     tcase_add_test(t, a_bottleneck_that_misses_a_part_is_refused);
     tcase_add_test(t, the_prefix_network_is_folded_into_keys_and_values);
-    tcase_add_test(t, lora_before_1_1_did_not_divide_by_its_rank);
+    tcase_add_loop_test(t, lora_before_1_1_did_not_divide_by_its_rank, 0,
+                        sizeof(versions) / sizeof(versions[0]));
+    tcase_add_test(t, old_alphas_mean_nothing_to_ia3_either);
+    tcase_add_test(t, a_rank_that_is_not_the_configurations_is_refused);
     tcase_add_test(t, what_lora_cannot_compute_is_refused_by_name);
     tcase_add_test(t, ia3_scales_outputs_whatever_the_linear);
     tcase_add_test(t, labels_come_in_the_order_of_their_numbers);
@@ -493,6 +746,8 @@ Suite *read_adapterhub_suite(void)
     tcase_add_test(t, a_head_at_odds_with_its_configuration_is_refused);
     suite_add_tcase(s, t);
     tcase_add_checked_fixture(llama, open_llama, close_model);
+    tcase_add_test(llama, hooks_elsewhere_than_in_the_librarys_own_class_are_refused_by_name);
+    tcase_add_test(llama, an_interface_names_the_linears_of_lora);
     tcase_add_test(llama, an_lm_head_has_its_norm_between_its_layers);
     suite_add_tcase(s, llama);
     return s;

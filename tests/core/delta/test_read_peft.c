@@ -3,41 +3,9 @@
 #include <math.h>
 #include <time.h>
 
-#include "tests/core/delta/delta_fixture.h"
+#include "tests/core/delta/peft_fixture.h"
 
 Suite *read_peft_suite(void);
-
-#define LAYER0 "base_model.model.bert.encoder.layer.0."
-#define QUERY LAYER0 "attention.self.query"
-
-static const struct made head[] = {
-    {.name = "base_model.model.classifier.weight", .d0 = 3, .d1 = 40, .base = 0.5f},
-    {.name = "base_model.model.classifier.bias", .d0 = 3, .base = -1.0f},
-};
-
-/* One LoRA pair of rank 4 on the first query, and a classifier. */
-static const struct made pair[] = {
-    {.name = QUERY ".lora_A.weight", .d0 = 4, .d1 = 40, .base = 0.1f},
-    {.name = QUERY ".lora_B.weight", .d0 = 40, .d1 = 4, .base = -0.3f},
-    {.name = "base_model.model.classifier.weight", .d0 = 3, .d1 = 40, .base = 0.5f},
-    {.name = "base_model.model.classifier.bias", .d0 = 3, .base = -1.0f},
-    {0},
-};
-
-static void put_config(struct adapter *a, const char *type, const char *more)
-{
-    char text[20000];
-
-    snprintf(text, sizeof(text), "{\"peft_type\": \"%s\", \"task_type\": \"SEQ_CLS\"%s%s}", type,
-             *more ? ", " : "", more);
-    put_text(a, "adapter_config.json", text);
-}
-
-static void make(struct adapter *a, const char *type, const char *more, const struct made *t)
-{
-    put_config(a, type, more);
-    put_tensors(a, "adapter_model.safetensors", t);
-}
 
 /* An adapter of these tensors is refused. */
 static void refused_tensors(const char *type, const struct made *t, int code, const char *text)
@@ -90,7 +58,9 @@ static const struct {
 } alphas[] = {
     {"", 2.0},
     {"\"lora_alpha\": 6", 1.5},
-    {"\"lora_alpha\": 6, \"r\": 64", 1.5}, /* the rank is A's, not the file's */
+    {"\"lora_alpha\": 6, \"r\": 4", 1.5},
+    {"\"r\": 64, \"rank_pattern\": {\"key\": 5, \"query\": 4}", 2.0},
+    {"\"r\": 4, \"rank_pattern\": {}, \"alpha_pattern\": null", 2.0},
     {"\"lora_alpha\": 6, \"use_rslora\": true", 3.0},
     {"\"alpha_pattern\": {\"query\": 12}", 3.0},
     {"\"alpha_pattern\": {\"quer\": 12, \"uery\": 16}", 2.0}, /* whole segments */
@@ -102,6 +72,9 @@ static const struct {
     {"\"alpha_pattern\": {\"query\": \"12\"}", -1},
     {"\"lora_alpha\": \"6\"", -1},
     {"\"use_rslora\": 1", -1},
+    {"\"alpha_pattern\": [1]", -1},
+    {"\"rank_pattern\": \"query\"", -1},
+    {"\"rank_pattern\": {\"query\": true}", -1},
 };
 
 START_TEST(the_scale_follows_alpha_rank_and_patterns)
@@ -118,6 +91,49 @@ START_TEST(the_scale_follows_alpha_rank_and_patterns)
                            alphas[_i].scale) < 1e-6,
                       "%s", alphas[_i].config);
         delta_free(d);
+    }
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(a_rank_that_is_not_the_configurations_is_refused)
+{
+    struct adapter a = {0};
+
+    make(&a, "LORA", "\"r\": 8", pair);
+    refused(&a, CORE_E_ADAPTER_MISMATCH, "got [4, 40], expected rank 8");
+    make(&a, "LORA", "\"r\": 4, \"rank_pattern\": {\"query\": 5}", pair);
+    refused(&a, CORE_E_ADAPTER_MISMATCH, "expected rank 5");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(a_rank_beyond_all_use_is_refused)
+{
+    struct made t[] = {{.name = QUERY ".lora_A.weight", .d0 = 320, .d1 = 40},
+                       {.name = QUERY ".lora_B.weight", .d0 = 40, .d1 = 320},
+                       head[0],
+                       head[1],
+                       {0}};
+    struct adapter a = {0};
+
+    make(&a, "LORA", "", t);
+    delta_free(compile(&a));
+    t[0].d0 = t[1].d1 = 321;
+    make(&a, "LORA", "", t);
+    refused(&a, CORE_E_ADAPTER_INVALID, "query.lora_A.weight: got rank 321");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(without_a_tensor_of_its_method_an_adapter_is_refused)
+{
+    static const char *const types[] = {"LORA", "IA3", "LN_TUNING"};
+    struct adapter a = {0};
+
+    for (size_t i = 0; i < 3; i++) {
+        make(&a, types[i], "", (const struct made[]){head[0], head[1], {0}});
+        refused(&a, CORE_E_ADAPTER_INVALID, "no tensor of its method");
     }
     drop_adapter(&a);
 }
@@ -224,6 +240,50 @@ START_TEST(an_option_that_is_not_computed_is_refused_by_name)
 }
 END_TEST
 
+/* What converted adapters keep, and an option that has nothing to tie. */
+START_TEST(an_option_without_meaning_is_accepted)
+{
+    static const char *const meaningless[] = {
+        "\"init_lora_weights\": true, \"corda_config\": {\"corda_method\": \"ipm\"}",
+        "\"init_lora_weights\": true, \"lora_ga_config\": {\"direction\": \"ArB2r\"}",
+        "\"init_lora_weights\": true, \"loftq_config\": {\"loftq_bits\": 4}",
+        "\"ensure_weight_tying\": true",
+        "\"velora_config\": {\"num_groups\": 2}",
+    };
+    const struct made embed[] = {{.name = EMBEDDINGS ".lora_embedding_A", .d0 = 2, .d1 = 103},
+                                 {.name = EMBEDDINGS ".lora_embedding_B", .d0 = 40, .d1 = 2},
+                                 head[0],
+                                 head[1],
+                                 {0}};
+    struct adapter a = {0};
+
+    for (size_t i = 0; i < sizeof(meaningless) / sizeof(meaningless[0]); i++) {
+        make(&a, "LORA", meaningless[i], pair);
+        delta_free(compile(&a));
+    }
+    make(&a, "LORA", "\"ensure_weight_tying\": true", embed);
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "ensure_weight_tying is not computed with");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(the_state_of_a_training_method_means_nothing)
+{
+    const struct made t[] = {pair[0],
+                             pair[1],
+                             pair[2],
+                             pair[3],
+                             {.name = QUERY ".lora_velora_embed", .d0 = 20},
+                             {.name = QUERY ".lora_monteclora_sampler.std_prior", .d0 = 1},
+                             {0}};
+    struct adapter a = {0};
+
+    make(&a, "LORA", "", t);
+    delta_free(compile(&a));
+    drop_adapter(&a);
+}
+END_TEST
+
 START_TEST(a_method_or_task_type_that_is_not_computed_is_refused_by_name)
 {
     static const char *const types[] = {"ADALORA", "PROMPT_TUNING", "VERA", "\\u0001 nonsense"};
@@ -314,103 +374,6 @@ START_TEST(a_trained_norm_keeps_what_it_does_not_replace)
 }
 END_TEST
 
-/* ---- heads --------------------------------------------------------------------------- */
-
-START_TEST(an_own_pooler_becomes_a_step_of_the_head)
-{
-    const struct made t[] = {
-        {.name = "base_model.model.bert.pooler.dense.weight", .d0 = 40, .d1 = 40},
-        {.name = "base_model.model.bert.pooler.dense.bias", .d0 = 40},
-        head[0],
-        head[1],
-        {0}};
-    const struct made bias[] = {t[1], head[0], head[1], {0}};
-    const struct made weight[] = {t[0], head[0], head[1], {0}};
-    struct adapter a = {0};
-    struct delta *d;
-
-    make(&a, "LORA", "", t);
-    d = compile(&a);
-    ck_assert_int_eq(d->head.pool, DELTA_POOL_CLS);
-    ck_assert_uint_eq(d->head.n_steps, 2);
-    ck_assert_int_eq(d->head.step[0].act, KERN_ACT_TANH);
-    ck_assert_int_eq(d->head.step[1].act, KERN_ACT_NONE);
-    ck_assert_uint_eq(d->first_layer, 3);
-    delta_free(d);
-    make(&a, "LORA", "", bias); /* alone it changes the base's pooler */
-    d = compile(&a);
-    ck_assert_int_eq(d->head.pool, DELTA_POOL_POOLER);
-    op_at(d, 0, SITE_POOLER, DELTA_BIAS);
-    ck_assert_uint_eq(d->first_layer, 3);
-    delta_free(d);
-    make(&a, "LORA", "", weight);
-    refused(&a, CORE_E_ADAPTER_INVALID, "pooler.dense.weight");
-    drop_adapter(&a);
-}
-END_TEST
-
-START_TEST(without_a_task_type_the_class_of_the_model_tells)
-{
-    static const struct {
-        const char *class_name;
-        int kind;
-    } known[] = {
-        {"BertForSequenceClassification", DELTA_CLASSIFICATION},
-        {"BertForTokenClassification", DELTA_TAGGING},
-    };
-    char more[200];
-    struct adapter a = {0};
-    struct delta *d;
-
-    for (size_t i = 0; i < 2; i++) {
-        snprintf(more, sizeof(more),
-                 "\"task_type\": null, \"auto_mapping\": {\"base_model_class\": \"%s\"}",
-                 known[i].class_name);
-        make(&a, "LORA", more, pair);
-        d = compile(&a);
-        ck_assert_int_eq(d->head.kind, known[i].kind);
-        delta_free(d);
-    }
-    make(&a, "LORA", "\"task_type\": null", pair);
-    refused(&a, CORE_E_ADAPTER_INVALID, "\"head\" in task.json");
-    put_text(&a, "task.json", "{\"head\": \"tagging\"}");
-    d = compile(&a);
-    ck_assert_int_eq(d->head.kind, DELTA_TAGGING);
-    delta_free(d);
-    drop_adapter(&a);
-}
-END_TEST
-
-START_TEST(a_head_that_does_not_fit_is_refused)
-{
-    struct adapter a = {0};
-    const struct made no_head[] = {pair[0], pair[1], {0}};
-    const struct made wide[] = {{.name = "base_model.model.classifier.weight", .d0 = 3, .d1 = 41},
-                                {0}};
-
-    make(&a, "LORA", "", no_head);
-    refused(&a, CORE_E_ADAPTER_INVALID, "no head");
-    put_config(&a, "LORA", "\"task_type\": \"CAUSAL_LM\"");
-    refused(&a, CORE_E_ADAPTER_MISMATCH, "encoder");
-    make(&a, "LORA", "\"task_type\": \"FEATURE_EXTRACTION\"", pair);
-    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "classifier.bias is left over");
-    make(&a, "LORA", "", wide);
-    refused(&a, CORE_E_ADAPTER_MISMATCH, "classifier.weight: got [3, 41], expected [3, 40]");
-    drop_adapter(&a);
-}
-END_TEST
-
-START_TEST(a_vocabulary_of_another_size_is_a_mismatch)
-{
-    const struct made t[] = {{.name = "base_model.model.lm_head.weight", .d0 = 302, .d1 = 56}, {0}};
-    struct adapter a = {0};
-
-    make(&a, "LORA", "\"task_type\": \"CAUSAL_LM\"", t);
-    refused(&a, CORE_E_ADAPTER_MISMATCH, "302");
-    drop_adapter(&a);
-}
-END_TEST
-
 /* ---- hostile and mistaken files --------------------------------------------------------- */
 
 static const float not_a_number[40] = {[17] = NAN}, infinite[160] = {[3] = -INFINITY};
@@ -480,7 +443,10 @@ static const struct {
        .d1 = 4}},
      CORE_E_ADAPTER_MISMATCH,
      "no module 'model.layers.0.self_attn.q_proj'"},
-    {{{.name = QUERY ".bias", .d0 = 40}, {.name = QUERY ".base_layer.bias", .d0 = 40}},
+    {{{.name = QUERY ".bias", .d0 = 40},
+      {.name = QUERY ".base_layer.bias", .d0 = 40},
+      {.name = LAYER2 "output.dense.lora_A.weight", .d0 = 1, .d1 = 90},
+      {.name = LAYER2 "output.dense.lora_B.weight", .d0 = 40, .d1 = 1}},
      CORE_E_ADAPTER_INVALID,
      "two BIAS for encoder.layer.0.attention.self.query"},
     {{{.name = LAYER0 "output.LayerNorm.bias", .d0 = 40},
@@ -585,12 +551,16 @@ Suite *read_peft_suite(void)
 {
     Suite *s = suite_create("read_peft");
     TCase *t = tcase_create("bert");
-    TCase *llama = tcase_create("llama");
 
     tcase_add_checked_fixture(t, open_bert, close_model);
     tcase_add_test(t, a_lora_pair_arrives_with_up_transposed);
     tcase_add_loop_test(t, the_scale_follows_alpha_rank_and_patterns, 0,
                         sizeof(alphas) / sizeof(alphas[0]));
+    tcase_add_test(t, a_rank_that_is_not_the_configurations_is_refused);
+    tcase_add_test(t, a_rank_beyond_all_use_is_refused);
+    tcase_add_test(t, without_a_tensor_of_its_method_an_adapter_is_refused);
+    tcase_add_test(t, an_option_without_meaning_is_accepted);
+    tcase_add_test(t, the_state_of_a_training_method_means_nothing);
     tcase_add_test(t, a_costly_pattern_is_cut_off_early);
     tcase_add_test(t, names_of_old_files_and_biases_of_B_are_read);
     tcase_add_test(t, a_pair_on_the_word_embeddings_is_gathered_by_token);
@@ -600,9 +570,6 @@ Suite *read_peft_suite(void)
     tcase_add_test(t, ia3_vectors_scale_inputs_or_outputs_by_their_shape);
     tcase_add_test(t, a_prefix_interleaves_keys_and_values_and_shifts_positions);
     tcase_add_test(t, a_trained_norm_keeps_what_it_does_not_replace);
-    tcase_add_test(t, an_own_pooler_becomes_a_step_of_the_head);
-    tcase_add_test(t, without_a_task_type_the_class_of_the_model_tells);
-    tcase_add_test(t, a_head_that_does_not_fit_is_refused);
     tcase_add_loop_test(t, a_mistake_is_refused_with_the_tensor_named, 0,
                         sizeof(mistakes) / sizeof(mistakes[0]));
     tcase_add_test(t, doubles_become_floats_and_other_methods_keep_to_their_names);
@@ -610,8 +577,5 @@ Suite *read_peft_suite(void)
     tcase_add_test(t, inflated_tensors_are_freed_when_the_adapter_is_refused);
     tcase_add_test(t, files_of_no_library_are_refused);
     suite_add_tcase(s, t);
-    tcase_add_checked_fixture(llama, open_llama, close_model);
-    tcase_add_test(llama, a_vocabulary_of_another_size_is_a_mismatch);
-    suite_add_tcase(s, llama);
     return s;
 }

@@ -3,12 +3,16 @@
 
 Suite *task_json_suite(void);
 
+#define LINEAR "base_model.model.encoder.layer.1.output.dense"
+
 /* A sequence classifier with three labels on bert, and this task.json. */
 static void make(struct adapter *a, const char *task)
 {
     static const struct made t[] = {
         {.name = "base_model.model.classifier.weight", .d0 = 3, .d1 = 40},
         {.name = "base_model.model.classifier.bias", .d0 = 3},
+        {.name = LINEAR ".lora_A.weight", .d0 = 2, .d1 = 90},
+        {.name = LINEAR ".lora_B.weight", .d0 = 40, .d1 = 2},
         {0}};
 
     put_text(a, "adapter_config.json", "{\"peft_type\": \"LORA\", \"task_type\": \"SEQ_CLS\"}");
@@ -39,6 +43,9 @@ static const struct {
     int kind, pool;
 } heads[] = {
     {"{}", DELTA_CLASSIFICATION, DELTA_POOL_POOLER},
+    {"{\"labels\": null, \"head\": null, \"pooling\": null, \"normalize\": null, \"prompt\": null,"
+     " \"problem_type\": null, \"parameters\": null}",
+     DELTA_CLASSIFICATION, DELTA_POOL_POOLER},
     {"{\"problem_type\": \"multi_label_classification\"}", DELTA_MULTI_LABEL, DELTA_POOL_POOLER},
     {"{\"problem_type\": \"regression\"}", DELTA_REGRESSION, DELTA_POOL_POOLER},
     {"{\"problem_type\": \"single_label_classification\"}", DELTA_CLASSIFICATION,
@@ -74,8 +81,9 @@ START_TEST(an_embedding_pools_as_task_json_or_the_base_says)
     put_text(&a, "adapter_config.json",
              "{\"peft_type\": \"LORA\", \"task_type\": \"FEATURE_EXTRACTION\"}");
     put_tensors(&a, "adapter_model.safetensors",
-                (const struct made[]){
-                    {.name = "base_model.model.encoder.layer.1.output.dense.bias", .d0 = 40}, {0}});
+                (const struct made[]){{.name = LINEAR ".lora_A.weight", .d0 = 2, .d1 = 90},
+                                      {.name = LINEAR ".lora_B.weight", .d0 = 40, .d1 = 2},
+                                      {0}});
     d = compile(&a);
     ck_assert_int_eq(d->head.kind, DELTA_EMBEDDING);
     ck_assert_int_eq(d->head.pool, DELTA_POOL_LAST);
@@ -104,6 +112,8 @@ static const struct {
     {"{\"labels\": [\"a\", \"b\", 3]}", CORE_E_ADAPTER_INVALID, "labels"},
     {"{\"labels\": {\"a\": 0}}", CORE_E_ADAPTER_INVALID, "labels"},
     {"{\"labels\": []}", CORE_E_ADAPTER_INVALID, "labels"},
+    {"{\"labels\": [\"a\", \"b\", \"a\"]}", CORE_E_ADAPTER_INVALID, "labels: 'a' is there twice"},
+    {"{\"labels\": [\"a\", \"\", \"b\"]}", CORE_E_ADAPTER_INVALID, "labels: a label is the empty"},
     {"{\"problem_type\": \"ranking\"}", CORE_E_ADAPTER_INVALID, "problem_type"},
     {"{\"head\": \"span\"}", CORE_E_ADAPTER_INVALID, "head"},
     {"{\"head\": 1}", CORE_E_ADAPTER_INVALID, "head"},

@@ -152,20 +152,36 @@ END_TEST
 
 START_TEST(a_full_queue_refuses_all_of_a_submission)
 {
-    const struct engine_input in = input(2);
-    struct seen s = SEEN_INIT;
-    struct engine_job *job[5];
+    const struct engine_options opt = {.n_threads = 2, .max_queue = 4, .max_batch_jobs = 1};
+    struct engine_input in = input(2);
+    struct seen s = SEEN_INIT, seen_first = SEEN_INIT;
+    struct engine_job *first, *job[5];
     struct core_err err = {0};
 
+    engine_free(&engine);
+    ck_assert_int_eq(engine_new(&engine, model, &opt, &err), 0);
     for (int i = 0; i < 5; i++)
         job[i] = new_job(&in, &s);
-    ck_assert_int_eq(engine_submit(engine, job, 5, &err), CORE_E_OVERLOADED);
-    ck_assert_int_eq(engine_submit(engine, job, 4, NULL), 0);
+    in.max_tokens = engine_context_max(engine) - 5;
+    first = new_job(&in, &seen_first);
+    ck_assert_int_eq(engine_submit(engine, &first, 1, NULL), 0);
+    pthread_mutex_lock(&seen_first.lock);
+    while (seen_first.n_tokens == 0)
+        pthread_cond_wait(&seen_first.changed, &seen_first.lock);
+    pthread_mutex_unlock(&seen_first.lock);
+    ck_assert_int_eq(engine_submit(engine, job, 5, &err), CORE_E_BAD_FIELD); /* would never do */
+    ck_assert_int_eq(engine_submit(engine, job, 3, NULL), 0);
+    ck_assert_int_eq(engine_check_room(engine, 2, NULL), CORE_E_OVERLOADED);
+    ck_assert_int_eq(engine_submit(engine, &job[3], 2, NULL), CORE_E_OVERLOADED);
+    ck_assert_int_eq(engine_submit(engine, &job[3], 1, NULL), 0);
+    engine_cancel(engine, first);
     wait_done(&s, 4);
     ck_assert_int_eq(engine_submit(engine, &job[4], 1, NULL), 0);
     wait_done(&s, 5);
+    wait_done(&seen_first, 1);
     for (int i = 0; i < 5; i++)
         engine_job_free(job[i]);
+    engine_job_free(first);
 }
 END_TEST
 
@@ -236,6 +252,123 @@ START_TEST(closing_the_engine_ends_every_job_as_cancelled)
     ck_assert_int_eq(engine_submit(engine, job, 3, NULL), 0);
     engine_free(&engine);
     ck_assert_int_eq(s.n_done, 3);
+    for (int i = 0; i < 3; i++)
+        engine_job_free(job[i]);
+}
+END_TEST
+
+/* ---- memory and order ------------------------------------------------------------------ */
+
+enum { N_CROWD = 4, N_CROWD_TOKENS = 120 };
+
+/* An engine whose memory holds n_blocks KV blocks. */
+static void open_narrow(size_t n_blocks, unsigned max_batch_tokens)
+{
+    struct engine_options opt = {.n_threads = 2, .max_batch_tokens = max_batch_tokens};
+    struct core_err err = {0};
+
+    engine_free(&engine);
+    opt.kv_bytes = n_blocks * fwd_kv_block_bytes(model);
+    ck_assert_msg(engine_new(&engine, model, &opt, &err) == 0, "%s", err.msg);
+}
+
+static struct engine_input crowd_input(int i)
+{
+    struct engine_input in = input(N_CROWD_TOKENS);
+
+    in.n_tokens = 5 - (size_t)i;
+    in.sampling = (struct engine_sampling){.temperature = i % 2 ? 0.9f : 0.0f, .seed = 7};
+    in.priority = i == 2;
+    in.wants_logits = true;
+    return in;
+}
+
+START_TEST(jobs_that_outgrow_the_memory_are_put_back_and_answer_the_same)
+{
+    struct engine_job *alone[N_CROWD], *job[N_CROWD];
+    struct engine_stats st;
+    struct seen s = SEEN_INIT;
+
+    open_narrow(6, 16);
+    for (int i = 0; i < N_CROWD; i++) {
+        const struct engine_input in = crowd_input(i);
+
+        alone[i] = new_job(&in, &s);
+        job[i] = new_job(&in, &s);
+        ck_assert_int_eq(engine_submit(engine, &alone[i], 1, NULL), 0);
+        wait_done(&s, i + 1);
+    }
+    engine_stats(engine, &st);
+    ck_assert_uint_eq(st.n_preemptions, 0);
+    ck_assert_int_eq(engine_submit(engine, job, N_CROWD, NULL), 0);
+    wait_done(&s, 2 * N_CROWD);
+    for (int i = 0; i < N_CROWD; i++) {
+        size_t n, n_alone, rows, cols;
+        const int32_t *ids = engine_job_tokens(job[i], &n);
+        const int32_t *ids_alone = engine_job_tokens(alone[i], &n_alone);
+        const float *out = engine_job_output(job[i], &rows, &cols);
+        const float *out_alone = engine_job_output(alone[i], &rows, &cols);
+
+        ck_assert_uint_eq(n, N_CROWD_TOKENS);
+        ck_assert_uint_eq(n_alone, N_CROWD_TOKENS);
+        ck_assert_mem_eq(ids, ids_alone, n * sizeof(*ids));
+        for (size_t k = 0; k < rows * cols; k++)
+            ck_assert_float_eq_tol(out[k], out_alone[k], 1e-5f);
+        engine_job_free(job[i]);
+        engine_job_free(alone[i]);
+    }
+    ck_assert_int_eq(s.n_tokens, 2 * N_CROWD * N_CROWD_TOKENS); /* none twice */
+    engine_stats(engine, &st);
+    ck_assert_uint_gt(st.n_preemptions, 0);
+    ck_assert_uint_eq(st.n_completion_tokens, 2 * N_CROWD * N_CROWD_TOKENS);
+    ck_assert_uint_eq(st.n_prompt_tokens, 2 * (5 + 4 + 3 + 2));
+    ck_assert_uint_eq(st.n_waiting, 0);
+}
+END_TEST
+
+START_TEST(what_a_job_may_produce_is_not_reserved)
+{
+    const struct engine_input in = input(engine_context_max(engine) - 5);
+    struct engine_input small = input(1);
+    struct engine_job *wide[2], *late;
+    struct seen s = SEEN_INIT, seen_late = SEEN_INIT;
+
+    open_narrow(engine_context_max(engine) / FWD_KV_BLOCK, 16); /* one such job fills it */
+    for (int i = 0; i < 2; i++)
+        wide[i] = new_job(&in, &s);
+    small.n_tokens = 4;
+    late = new_job(&small, &seen_late);
+    ck_assert_int_eq(engine_submit(engine, wide, 2, NULL), 0);
+    ck_assert_int_eq(engine_submit(engine, &late, 1, NULL), 0);
+    wait_done(&seen_late, 1);
+    ck_assert_int_eq(s.n_done, 0);
+    wait_done(&s, 2);
+    for (int i = 0; i < 2; i++)
+        engine_job_free(wide[i]);
+    engine_job_free(late);
+}
+END_TEST
+
+START_TEST(a_short_prompt_does_not_wait_for_the_end_of_a_long_one)
+{
+    int32_t many[100];
+    struct engine_input in = input(1), small = input(1);
+    struct engine_job *job[3];
+    struct seen s = SEEN_INIT;
+
+    open_narrow(64, 8);
+    for (int i = 0; i < 100; i++)
+        many[i] = 3 + i;
+    in.tokens = many;
+    in.n_tokens = 100;
+    job[0] = new_job(&in, &s);
+    job[1] = new_job(&in, &s);
+    job[2] = new_job(&small, &s);
+    ck_assert_int_eq(engine_submit(engine, job, 3, NULL), 0);
+    wait_done(&s, 3);
+    /* the short one first, then in order of arrival */
+    ck_assert(engine_job_times(job[2])->done < engine_job_times(job[0])->done);
+    ck_assert(engine_job_times(job[0])->done < engine_job_times(job[1])->done);
     for (int i = 0; i < 3; i++)
         engine_job_free(job[i]);
 }
@@ -440,6 +573,9 @@ Suite *engine_suite(void)
     tcase_add_test(q, a_cancelled_job_ends_and_gives_its_memory_back);
     tcase_add_test(q, a_draining_engine_finishes_what_runs_and_refuses_the_rest);
     tcase_add_test(q, closing_the_engine_ends_every_job_as_cancelled);
+    tcase_add_test(q, jobs_that_outgrow_the_memory_are_put_back_and_answer_the_same);
+    tcase_add_test(q, what_a_job_may_produce_is_not_reserved);
+    tcase_add_test(q, a_short_prompt_does_not_wait_for_the_end_of_a_long_one);
     tcase_add_test(q, equal_seeds_give_equal_text_and_unequal_seeds_do_not);
     tcase_add_test(q, making_a_job_survives_every_allocation_failure);
     suite_add_tcase(s, q);

@@ -1,0 +1,254 @@
+/* core/delta/read_adapterhub_lora.c - AdapterHub's LoRA and (IA)3: `<linear>.loras.NAME.`
+ * lora_A and lora_B, or lora_B alone, which multiplies the output.
+ *
+ * The configuration says at which linears the library looks for them; tensors elsewhere
+ * are left over. */
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/delta/delta_internal.h"
+
+struct ah_lora {
+    const struct delta__ah *ah;
+    const json_t *config;
+    double alpha, r;
+    bool is_scale; /* (IA)3: lora_B (out, 1) multiplies the output */
+    bool has_selfattn, has_intermediate, has_output;
+};
+
+/* ---- where ------------------------------------------------------------------------ */
+
+/* What the library calls a linear: "q", "k", "v", "intermediate", "output", or NULL where
+ * it puts no LoRA. Its own Llama has intermediate and output the other way round. */
+static const char *role_of(const struct delta_builder *b, enum site_kind kind)
+{
+    const bool is_llama = strcmp(model_config(b->m)->arch, "llama") == 0;
+
+    switch (kind) {
+    case SITE_Q:
+        return "q";
+    case SITE_K:
+        return "k";
+    case SITE_V:
+        return "v";
+    case SITE_UP:
+        return is_llama ? "output" : "intermediate";
+    case SITE_DOWN:
+        return is_llama ? "intermediate" : "output";
+    default:
+        return NULL;
+    }
+}
+
+/* The same in a plug-in model, whose interface names the linears. */
+static const char *hooked_role_of(const json_t *interface, const char *path, size_t n)
+{
+    static const struct {
+        const char *key, *role;
+    } known[] = {
+        {"attn_q_proj", "q"},
+        {"attn_k_proj", "k"},
+        {"attn_v_proj", "v"},
+        {"layer_intermediate_proj", "intermediate"},
+        {"layer_output_proj", "output"},
+    };
+    const json_t *names = json_object_get(interface, "interface");
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        const char *name = json_string_value(json_object_get(names, known[i].key));
+        const size_t n_name = name ? strlen(name) : 0;
+
+        if (n_name && n_name < n && path[n - n_name - 1] == '.' &&
+            strncmp(path + n - n_name, name, n_name) == 0)
+            return known[i].role;
+    }
+    return NULL;
+}
+
+static bool lists(const json_t *list, const char *text)
+{
+    const json_t *v;
+    size_t i;
+
+    json_array_foreach(list, i, v)
+    {
+        if (json_is_string(v) && strcmp(json_string_value(v), text) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* True if the configuration wants the linear at path[0..n). */
+static bool is_wanted(const struct delta_builder *b, const struct ah_lora *l,
+                      const struct delta__place *p, const char *path, size_t n)
+{
+    const char *role = l->ah->interface ? hooked_role_of(l->ah->interface, path, n)
+                                        : role_of(b, site_kind_of(p->site));
+    const json_t *attn = json_object_get(l->config, "attn_matrices");
+
+    if (!role || !delta__ah_has_layer(l->config, site_layer_of(p->site)))
+        return false;
+    if (strcmp(role, "intermediate") == 0)
+        return l->has_intermediate;
+    if (strcmp(role, "output") == 0)
+        return l->has_output;
+    if (!attn) /* the default of LoRA, of (IA)3 */
+        return l->has_selfattn && *role != (l->is_scale ? 'q' : 'k');
+    return l->has_selfattn && lists(attn, role);
+}
+
+/* ---- what ------------------------------------------------------------------------- */
+
+static int add_ia3(struct delta_builder *b, const struct delta__place *p, double alpha)
+{
+    const float *vec;
+    float *scaled;
+    int rc = delta__expect(b, p->t, 2, p->n_out, 1);
+
+    if (rc == 0)
+        rc = delta__floats(b, p->t, &vec);
+    if (rc < 0)
+        return rc;
+    scaled = delta__scratch(b, p->n_out, sizeof(*scaled));
+    if (!scaled)
+        return CORE_E_NOMEM;
+    for (size_t i = 0; i < p->n_out; i++)
+        scaled[i] = vec[i] * (float)alpha;
+    return delta__add_scale(b, p, scaled, DELTA_SCALE_OUT);
+}
+
+/* One linear; t is its lora_B, and path[0..n_path) the linear's own path. */
+static int add_linear(struct delta_builder *b, const struct ah_lora *l, const struct tensor *t,
+                      size_t n_path)
+{
+    struct delta__lowrank in = {.up = t};
+    struct delta__place p;
+    char want[64];
+    int rc = delta__place(b, t, t->name, n_path, false, &p);
+
+    if (rc < 0 || !is_wanted(b, l, &p, t->name, n_path))
+        return rc;
+    if (l->is_scale)
+        return add_ia3(b, &p, l->alpha);
+    in.down = delta__find(b, t->name, strlen(t->name) - 1, "A");
+    if (!in.down)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, t->name,
+                                  "tensor %s stands without its lora_A", t->name);
+    if (in.down->n_dims != 2 || in.down->dim[0] == 0 || (double)in.down->dim[0] != l->r) {
+        snprintf(want, sizeof(want), "[%g, inputs], as the configuration says", l->r);
+        return delta__misfit(b, in.down, want);
+    }
+    in.scale = (float)(l->alpha / l->r);
+    return delta__add_lowrank(b, &p, &in);
+}
+
+/* ---- the configuration --------------------------------------------------------------- */
+
+/* What follows a version's numbers marks one before that release: a, b, c, alpha, beta,
+ * dev, rc, pre, preview; not post, rev, or a local "+...". */
+static bool is_prerelease(const char *rest)
+{
+    int c;
+
+    if (*rest == '.' || *rest == '-' || *rest == '_')
+        rest++;
+    c = tolower((unsigned char)*rest);
+    if (c == 'r')
+        return tolower((unsigned char)rest[1]) == 'c';
+    if (c == 'p')
+        return tolower((unsigned char)rest[1]) == 'r';
+    return c >= 'a' && c <= 'd';
+}
+
+/* Libraries before 1.1.0 did not divide by the rank: their "alpha" is read as r.
+ * `version` is like "adapters.1.0.1"; another library's, or none, is not before. */
+static int is_before_division(struct delta_builder *b, const char *version, bool *out)
+{
+    static const char prefix[] = "adapters.";
+    const unsigned since[3] = {1, 1, 0};
+    unsigned n_parts = 0;
+    int order = 0;
+    const char *p;
+
+    *out = false;
+    if (!version || strncmp(version, prefix, sizeof(prefix) - 1) != 0)
+        return 0;
+    p = version + sizeof(prefix) - 1;
+    while (isdigit((unsigned char)*p)) {
+        unsigned long part = 0;
+
+        for (; isdigit((unsigned char)*p); p++)
+            part = part < 1000000 ? 10 * part + (unsigned long)(*p - '0') : part;
+        if (order == 0) {
+            const unsigned long want = n_parts < 3 ? since[n_parts] : 0;
+
+            order = part < want ? -1 : part > want;
+        }
+        n_parts++;
+        if (*p == '.' && isdigit((unsigned char)p[1]))
+            p++;
+    }
+    if (n_parts == 0)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "version",
+                                  "version: '%.60s' is no version", version);
+    /* "1" is 1.0.0, and "1.1" is 1.1.0 */
+    *out = order < 0 || (order == 0 && (n_parts < 2 || is_prerelease(p)));
+    return 0;
+}
+
+static int read_config(struct delta_builder *b, struct ah_lora *l)
+{
+    static const char *const option[] = {"use_gating", "use_dora", "vera_d", "vera_b", NULL};
+    const struct {
+        const char *key;
+        bool dflt, *out;
+    } flag[] = {
+        {"selfattn_lora", true, &l->has_selfattn},
+        {"intermediate_lora", false, &l->has_intermediate},
+        {"output_lora", false, &l->has_output},
+    };
+    const char *mode;
+    bool is_old = false;
+    int rc = delta__json_refuse(b, l->config, option);
+
+    if (rc == 0)
+        rc = delta__json_number(b, l->config, "alpha", 8, &l->alpha);
+    if (rc == 0)
+        rc = delta__json_number(b, l->config, "r", 8, &l->r);
+    if (rc == 0)
+        rc = delta__json_str(b, l->config, "composition_mode", "add", &mode);
+    for (size_t i = 0; rc == 0 && i < sizeof(flag) / sizeof(flag[0]); i++)
+        rc = delta__json_bool(b, l->config, flag[i].key, flag[i].dflt, flag[i].out);
+    if (rc == 0)
+        rc = is_before_division(b, l->ah->version, &is_old);
+    if (rc < 0)
+        return rc;
+    l->is_scale = strcmp(mode, "scale") == 0;
+    if ((!l->is_scale && strcmp(mode, "add") != 0) || (l->is_scale && l->r != 1.0) ||
+        fabs(l->alpha) > 1e30)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "composition_mode",
+                                  "composition_mode %.60s with r %g and alpha %g is not computed",
+                                  mode, l->r, l->alpha);
+    if (is_old)
+        l->alpha = l->r;
+    return 0;
+}
+
+int delta__ah_lora(struct delta_builder *b, const json_t *config, const struct delta__ah *ah)
+{
+    struct ah_lora l = {.ah = ah, .config = config};
+    const char *rest;
+    int rc = read_config(b, &l);
+
+    for (size_t i = 0; rc == 0 && i < b->tensors.n; i++) {
+        const struct tensor *t = &b->tensors.t[i];
+        const char *mark = delta__ah_mark(t->name, "loras", ah->name, &rest);
+
+        if (mark && mark != t->name && strcmp(rest, "lora_B") == 0)
+            rc = add_linear(b, &l, t, (size_t)(mark - t->name) - 1);
+    }
+    snprintf(b->method, sizeof(b->method), "%s", l.is_scale ? "ia3" : "lora");
+    return rc;
+}
