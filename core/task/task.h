@@ -46,11 +46,22 @@ struct task_input {
 };
 
 /* Encodes an input for a task of this delta. Text goes through the delta's prompt
- * template if it has one; messages through the model's chat template (ChatML and
- * Llama 3 families are known by their markers; another is refused by name).
- * `n_max` tokens at most: CORE_E_INPUT_TOO_LONG, or cut when `truncate`.
+ * template if it has one; messages through the model's chat template, which must be one
+ * that is known whole (task_chat.c): the tokens are those of transformers'
+ * apply_chat_template(add_generation_prompt=True), or it is refused.
+ *
+ * `n_max` tokens at most, special ones included; else CORE_E_INPUT_TOO_LONG, or, with
+ * `truncate`, a shorter input:
+ *   text, pairs, question  cut as the tokenizers library truncates; special tokens stay
+ *   text with a prompt     the prompt stays whole around a beginning of the text, the
+ *                          same at every {input}, that ends where a token of the whole
+ *                          prompt's encoding ends, and between characters; too long
+ *                          still if not even the first such beginning fits
+ *   messages               never cut: CORE_E_INPUT_TOO_LONG
+ *   tokens                 the first n_max
  * CORE_E_NO_TOKENIZER, CORE_E_WRONG_KIND (messages for a classifier, choices or
- * question for a kind that has no use for them), CORE_E_BAD_FIELD. */
+ * question for a kind that has no use for them, a chat template that is not known),
+ * CORE_E_BAD_FIELD (a role other than system, user and assistant). */
 int task_encode(const struct model *m, const struct delta *d, const struct task_input *in,
                 size_t n_max, bool truncate, struct tok_encoding *out, struct core_err *err);
 
