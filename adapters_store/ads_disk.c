@@ -134,6 +134,34 @@ static int replace_file(struct ads__disk *d, int dir, const char *name, const vo
     return rc;
 }
 
+/* On a full disk a delete must still work, and its new pointer needs a block: the file
+ * "reserve" keeps some. It goes when they are needed and comes back with the next
+ * change that leaves room for it. */
+static const char reserve_name[] = "reserve";
+
+static void keep_reserve(struct ads__disk *d)
+{
+    static const char zeros[16384];
+    int fd;
+
+    if (d->has_reserve)
+        return;
+    fd = ads__sys_open(d->root, reserve_name, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC);
+    d->has_reserve = fd >= 0 && write_all(fd, zeros, sizeof(zeros)) == 0;
+    if (fd >= 0)
+        close(fd);
+    if (!d->has_reserve)
+        unlinkat(d->root, reserve_name, 0);
+}
+
+static bool give_reserve(struct ads__disk *d)
+{
+    const bool was_there = unlinkat(d->root, reserve_name, 0) == 0;
+
+    d->has_reserve = false;
+    return was_there && ads__sys_fsync(d->root) == 0;
+}
+
 static void task_file(char out[ADS_NAME_MAX + 6], const char *task)
 {
     snprintf(out, ADS_NAME_MAX + 6, "%.*s.json", (int)ADS_NAME_MAX, task);
@@ -155,14 +183,18 @@ int ads__disk_task_write(struct ads__disk *d, const char *task, const struct cor
     int rc;
 
     task_file(name, task);
+    count_change(d); /* before it can be seen: who dies after the rename must not be missed */
     rc = replace_file(d, d->tasks, name, text->p, text->n, err);
+    if (rc == CORE_E_STORE_FULL && text->n <= old->n && give_reserve(d))
+        rc = replace_file(d, d->tasks, name, text->p, text->n, err);
     if (rc < 0) { /* it may be there and not be synced: then it must go again */
         if (old->n)
             replace_file(d, d->tasks, name, old->p, old->n, NULL);
         else
             unlinkat(d->tasks, name, 0);
+    } else {
+        keep_reserve(d);
     }
-    count_change(d);
     return rc;
 }
 
@@ -197,7 +229,7 @@ int ads__disk_open(struct ads__disk *d, const char *dir, struct core_err *err)
     bool is_foreign;
     int rc, parent = -1;
 
-    *d = (struct ads__disk){-1, -1, -1, -1, -1, -1, 0, false};
+    *d = (struct ads__disk){-1, -1, -1, -1, -1, -1, 0, false, false};
     if (mkdir(dir, 0750) < 0 && errno != EEXIST) {
         rc = ads__errno(err, "store directory");
         goto out;
@@ -221,6 +253,8 @@ int ads__disk_open(struct ads__disk *d, const char *dir, struct core_err *err)
     rc = ads__disk_lock(d, &is_foreign, err);
     if (rc == 0) {
         rc = check_format(d, err);
+        if (rc == 0)
+            keep_reserve(d);
         ads__disk_unlock(d);
     }
 out:
@@ -238,7 +272,7 @@ void ads__disk_close(struct ads__disk *d)
     for (size_t i = 0; i < sizeof(fd) / sizeof(fd[0]); i++)
         if (fd[i] >= 0)
             close(fd[i]);
-    *d = (struct ads__disk){-1, -1, -1, -1, -1, -1, 0, false};
+    *d = (struct ads__disk){-1, -1, -1, -1, -1, -1, 0, false, false};
 }
 
 /* ---- versions ---------------------------------------------------------------------------- */
@@ -257,9 +291,11 @@ static int stage_dir(struct ads__disk *d, struct ads__stage *st, struct core_err
             break;
         }
         st->fd = ads__sys_open(d->tmp, st->name, DIR_FLAGS);
-        if (st->fd >= 0 && ads__sys_flock(st->fd) == 0 && fstat(st->fd, &sb) == 0 &&
-            sb.st_nlink > 0)
-            return 0;
+        if (st->fd >= 0 && ads__sys_flock(st->fd) == 0 && fstat(st->fd, &sb) == 0) {
+            if (sb.st_nlink > 0)
+                return 0;
+            errno = ENOENT; /* another process has swept it away */
+        }
         if (errno != EWOULDBLOCK && errno != ENOENT)
             break;
         ads__disk_unstage(d, st);

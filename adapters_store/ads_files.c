@@ -23,7 +23,7 @@
 
 atomic_long ads__fail_at = -1;
 int ads__fail_errno = EIO;
-bool ads__fail_sticky;
+bool ads__fail_sticky, ads__fail_kills;
 
 static bool must_fail(void)
 {
@@ -39,6 +39,8 @@ static bool must_fail(void)
         if (atomic_compare_exchange_weak(&ads__fail_at, &at, at - 1)) {
             if (at > 0)
                 return false;
+            if (ads__fail_kills)
+                _exit(1);
             errno = ads__fail_errno;
             return true;
         }

@@ -261,14 +261,15 @@ struct ads__disk {
     int root, versions, tasks, tmp, damaged, lock; /* descriptors, -1 = not open */
     uint64_t n_changes; /* the directory's counter, as of our last look inside the gate */
     bool is_behind;
+    bool has_reserve; /* see ads_disk.c */
 };
 
 /* Tests only: counts down at each system call of ads_disk.c that can fail; the one
  * that finds 0 fails with ads__fail_errno (a write after half its bytes), and with
- * ads__fail_sticky all later ones too. */
+ * ads__fail_sticky all later ones too; with ads__fail_kills the process ends there. */
 extern atomic_long ads__fail_at;
 extern int ads__fail_errno;
-extern bool ads__fail_sticky;
+extern bool ads__fail_sticky, ads__fail_kills;
 
 int ads__disk_open(struct ads__disk *d, const char *dir, struct core_err *err);
 void ads__disk_close(struct ads__disk *d);

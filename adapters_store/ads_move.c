@@ -56,7 +56,9 @@ static int check_file(struct put *p, size_t i, struct core_err *err)
 
     if (!ads_file_name_ok(f->name))
         return core_err_set_param(err, CORE_E_BAD_FIELD, "file",
-                                  "file name %.100s: only [A-Za-z0-9._-], no dot first", f->name);
+                                  "file name '%.100s': only A-Z a-z 0-9 . _ - may be in it, "
+                                  "no dot first",
+                                  f->name);
     if (strcmp(f->name, "version.json") == 0 || strcmp(f->name, "reason.txt") == 0)
         return core_err_set_param(err, CORE_E_BAD_FIELD, "file",
                                   "file name %s: the store has one of its own", f->name);
@@ -88,12 +90,14 @@ static int check_upload(struct put *p, const struct core_file *file, struct core
     return rc;
 }
 
-/* If-Match and If-None-Match against `current` (NULL: none) of a task. */
+/* If-Match and If-None-Match against a task and its `current` version (NULL: none). */
 static int check_match(const struct ads_put_options *opt, bool exists, const char *current,
                        struct core_err *err)
 {
     if (opt->if_none_match && exists)
         return core_err_set(err, CORE_E_VERSION_MISMATCH, "the task exists already");
+    if (opt->if_match && strcmp(opt->if_match, "*") == 0)
+        return exists ? 0 : core_err_set(err, CORE_E_VERSION_MISMATCH, "there is no such task");
     if (opt->if_match && (!current || strcmp(opt->if_match, current) != 0))
         return core_err_set(err, CORE_E_VERSION_MISMATCH, "the task's version is %s, not %.*s",
                             current ? current : "none", ADS_VERSION_LEN, opt->if_match);

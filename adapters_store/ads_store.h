@@ -99,7 +99,7 @@ void ads_info_release(struct ads_info *info);
 struct ads_put_options {
     bool is_dry_run;      /* compile and report, store nothing */
     bool no_activate;     /* store the version, leave the pointer */
-    const char *if_match; /* full version the pointer must have, or NULL */
+    const char *if_match; /* full version the pointer must have, "*" (any task), or NULL */
     bool if_none_match;   /* the task must not exist */
 };
 /* Stores a version of `task` and moves its pointer. Compiles first: what does not

@@ -251,6 +251,9 @@ START_TEST(matches_guard_the_move)
     ads_fx_upload(&fx, &two, 2);
     ck_assert_int_eq(ads_put(fx.store, "t", one.file, 3, &opt, &info, NULL),
                      CORE_E_VERSION_MISMATCH);
+    opt.if_match = "*";
+    ck_assert_int_eq(ads_put(fx.store, "t", one.file, 3, &opt, &info, NULL),
+                     CORE_E_VERSION_MISMATCH);
     opt = (struct ads_put_options){.if_none_match = true};
     ck_assert_int_eq(ads_put(fx.store, "t", one.file, 3, &opt, &info, NULL), 0);
     ads_info_release(&info);
@@ -264,6 +267,10 @@ START_TEST(matches_guard_the_move)
     ck_assert_int_eq(ads_put(fx.store, "t", two.file, 3, &opt, &info, NULL), 0);
     ads_info_release(&info);
     assert_current("t", 2, 2);
+    opt.if_match = "*";
+    ck_assert_int_eq(ads_put(fx.store, "t", one.file, 3, &opt, &info, NULL), 0);
+    ads_info_release(&info);
+    assert_current("t", 1, 3);
 }
 END_TEST
 

@@ -6,6 +6,8 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "adapters_store/ads_internal.h"
 #include "core/base/alloc.h"
@@ -245,6 +247,74 @@ START_TEST(every_system_call_may_be_the_last)
 }
 END_TEST
 
+START_TEST(a_full_disk_stops_no_delete)
+{
+    enum { N_LOOKS = 3 }; /* calls that only lock and read: space is not what they lack */
+    const struct operation o = {"delete", delete_task, CHANGES};
+    bool is_done = false;
+    int rc;
+
+    learn(&o);
+    ads__fail_errno = ENOSPC;
+    for (long k = 0; !is_done; k++) {
+        start_from_saved(&o);
+        atomic_store(&ads__fail_at, k);
+        rc = o.run();
+        is_done = atomic_exchange(&ads__fail_at, -1) >= 0;
+        if (k < N_LOOKS)
+            continue;
+        ck_assert_msg(rc == 0, "fault %ld: %s", k, core_code_text(rc));
+        assert_state(&after, o.name, k);
+        ads_fx_reopen(&fx);
+        assert_state(&after, o.name, k);
+    }
+    core_buf_release(&before);
+    core_buf_release(&after);
+    core_buf_release(&now);
+}
+END_TEST
+
+/* In a process of its own, which dies at system call k. True if it got to the end. */
+static bool put_and_die(long k)
+{
+    const pid_t pid = fork();
+    int status;
+
+    if (pid == 0) {
+        struct ads_fx own = fx;
+        int rc;
+
+        if (ads_store_open(&own.store, &own.opt, NULL) < 0)
+            _exit(2);
+        ads__fail_kills = true;
+        atomic_store(&ads__fail_at, k);
+        rc = ads_fx_put(&own, "a", 10, NULL);
+        _exit(rc == 0 && atomic_load(&ads__fail_at) >= 0 ? 0 : 3);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) <= 1);
+    return WEXITSTATUS(status) == 0;
+}
+
+START_TEST(what_a_dying_process_moved_is_seen_by_the_other)
+{
+    bool is_done = false;
+
+    for (long k = 0; !is_done; k++) {
+        ads_fx_close(&fx);
+        ads_fx_restore(&fx);
+        ads_fx_open(&fx);
+        is_done = put_and_die(k);
+        ads_fx_must_put(&fx, "z", 12); /* a move looks at the directory first */
+        ads_fx_dump(&fx, false, &before);
+        ads_fx_reopen(&fx);
+        assert_state(&before, "put and death", k);
+    }
+    core_buf_release(&before);
+    core_buf_release(&now);
+}
+END_TEST
+
 Suite *store_faults_suite(void)
 {
     Suite *s = suite_create("adapters_store/faults");
@@ -256,6 +326,8 @@ Suite *store_faults_suite(void)
     tcase_add_loop_test(t, every_system_call_may_fail, 0, N_OPERATIONS);
     tcase_add_loop_test(t, the_disk_may_be_full, 0, N_OPERATIONS);
     tcase_add_loop_test(t, every_system_call_may_be_the_last, 0, N_OPERATIONS);
+    tcase_add_test(t, a_full_disk_stops_no_delete);
+    tcase_add_test(t, what_a_dying_process_moved_is_seen_by_the_other);
     suite_add_tcase(s, t);
     return s;
 }
