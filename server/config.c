@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
+#include <regex.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -114,9 +115,10 @@ static int set_number(const struct setting *s, const char *text, double *out, st
     char want[128], *end;
     double v = 0.0;
 
-    snprintf(want, sizeof(want), "a %s from %.17g to %.17g%s",
-             s->kind == SECONDS ? "number of seconds" : "whole number", s->min, s->max,
-             s->kind == SIZE ? ", KiB, MiB or GiB may follow" : "");
+    snprintf(want, sizeof(want),
+             s->kind == SECONDS ? "a number of seconds from %g to %.0f%s"
+                                : "a whole number from %.0f to %.0f%s",
+             s->min, s->max, s->kind == SIZE ? ", KiB, MiB or GiB may follow" : "");
     if (!isdigit((unsigned char)text[0]))
         return bad_value(s, text, want, err);
     errno = 0;
@@ -213,11 +215,26 @@ out:
     return rc;
 }
 
-/* Kubernetes gives every pod PEFTD_SERVICE_HOST, PEFTD_PORT, PEFTD_PORT_80_TCP ... when
- * a Service is called peftd. They are not ours, and no setting may be called so. */
-static bool is_service_link(const char *name)
+/* Kubernetes gives every pod PEFTD_SERVICE_HOST=..., PEFTD_PORT_80_TCP_ADDR=... for a Service
+ * called peftd, and PEFTD_X_SERVICE_HOST=... for one called peftd-x. They are not ours; but
+ * PEFTD_PORT=8080 is no such link, and who writes it means --listen. */
+static bool is_service_link(const char *name_value)
 {
-    return !strncmp(name, "SERVICE_", 8) || !strncmp(name, "PORT", 4);
+    static const char link[] = "^([A-Z0-9_]+_)?"
+                               "(SERVICE_HOST=.+"
+                               "|SERVICE_PORT(_[A-Z0-9_]+)?=[0-9]+"
+                               "|PORT(_[0-9]+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.+"
+                               "|PORT_[0-9]+_(TCP|UDP|SCTP)_PROTO=(tcp|udp|sctp)"
+                               "|PORT_[0-9]+_(TCP|UDP|SCTP)_PORT=[0-9]+"
+                               "|PORT_[0-9]+_(TCP|UDP|SCTP)_ADDR=.+)$";
+    regex_t re;
+    bool is_link;
+
+    if (regcomp(&re, link, REG_EXTENDED | REG_NOSUB) != 0)
+        return false;
+    is_link = regexec(&re, name_value, 0, NULL, 0) == 0;
+    regfree(&re);
+    return is_link;
 }
 
 static int load_env(struct srv_config *cfg, char *const *env, bool only_config,
@@ -228,9 +245,11 @@ static int load_env(struct srv_config *cfg, char *const *env, bool only_config,
         const struct setting *s;
         int rc;
 
-        if (strncmp(*env, "PEFTD_", 6) || !eq || is_service_link(name))
+        if (strncmp(*env, "PEFTD_", 6) || !eq)
             continue;
         s = find(name, (size_t)(eq - name), false, true);
+        if (!s && is_service_link(name))
+            continue;
         if (!s)
             return core_err_set(err, CORE_E_UNKNOWN_FIELD,
                                 "the environment has an unknown setting PEFTD_%.*s",

@@ -29,7 +29,7 @@ struct core_err;
     X(TEXT, config, "", 0, 0, "FILE", "JSON object of settings, keys as in this list")           \
     X(COUNT, max_batch_tokens, "512", 1, 1 << 20, "N", "rows of one step of the engine")         \
     X(COUNT, max_batch_jobs, "256", 1, 1 << 16, "N", "inputs that share one step")               \
-    X(COUNT, max_queue, "1024", 1, 1 << 20, "N", "inputs that may wait; more get 429")           \
+    X(COUNT, max_queue, "4096", 1, 1 << 20, "N", "inputs that may wait; more get 429")           \
     X(SIZE, kv_bytes, "1GiB", 1 << 16, 1e15, "SIZE", "key and value memory of a decoder")        \
     X(COUNT, context_max, "0", 0, 1 << 24, "N", "tokens of one sequence; 0 is the model's own")  \
     X(COUNT, threads, "0", 0, 1024, "N", "compute threads; 0 is one per core")                   \

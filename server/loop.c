@@ -121,8 +121,10 @@ static void linger_tick(struct srv_loop *l, uint64_t now_ns)
 static void begin_drain(struct srv_loop *l)
 {
     struct srv *s = l->srv;
+    int ready = SRV_READY;
 
-    if (atomic_exchange(&s->state, SRV_DRAINING) == SRV_DRAINING)
+    /* A server that did not get ready stays LOADING: it has no engine to ask. */
+    if (!atomic_compare_exchange_strong(&s->state, &ready, SRV_DRAINING) && ready == SRV_DRAINING)
         return;
     core_log(CORE_LOG_INFO, "event=drain running=%u seconds=%g", atomic_load(&s->n_busy),
              s->cfg.drain_seconds);
@@ -138,8 +140,9 @@ static void drain_tick(struct srv_loop *l, uint64_t now_ns)
     if (n_busy == 0 || (l->own.has_stopped_all &&
                         now_ns > l->own.drain_until_ns + (uint64_t)LAST_WORDS_MS * 1000000)) {
         uv_stop(&l->own.loop);
-    } else if (now_ns > l->own.drain_until_ns && !l->own.has_stopped_all) {
-        core_log(CORE_LOG_WARN, "event=drain_deadline running=%u", n_busy);
+    } else if (now_ns > l->own.drain_until_ns) {
+        if (!l->own.has_stopped_all)
+            core_log(CORE_LOG_WARN, "event=drain_deadline running=%u", n_busy);
         srv_requests_stop_all(l->srv, CORE_E_DRAINING);
         l->own.has_stopped_all = true;
     }

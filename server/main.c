@@ -47,7 +47,7 @@ static void print_help(void)
 
 static int is_help(const char *arg)
 {
-    return !strcmp(arg, "--help") || !strcmp(arg, "-h") || !strcmp(arg, "help");
+    return !strcmp(arg, "--help") || !strcmp(arg, "-h");
 }
 
 int main(int argc, char **argv)
@@ -63,7 +63,7 @@ int main(int argc, char **argv)
         return 2;
     }
     for (int i = 1; i < argc; i++) {
-        if (is_help(argv[i])) {
+        if (is_help(argv[i]) || (i == 1 && !strcmp(argv[i], "help"))) {
             print_help();
             return 0;
         }

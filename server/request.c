@@ -165,9 +165,9 @@ int srv_request_stopped(struct srv_request *r)
 
 int srv_request_stop_err(int code, struct core_err *err)
 {
-    return core_err_set(err, code, "%s",
-                        code == CORE_E_TIMEOUT ? "the request took longer than its timeout"
-                                               : "the server is shutting down");
+    if (code == CORE_E_TIMEOUT)
+        return core_err_set(err, code, "timeout: the request took longer than it may");
+    return core_err_set(err, code, "the server is shutting down");
 }
 
 /* ---- the loop's part -------------------------------------------------------------- */
@@ -175,7 +175,7 @@ int srv_request_stop_err(int code, struct core_err *err)
 enum { WATCH_MAX = 256 }; /* requests looked at in one go; a tick makes as many as needed */
 
 /* Takes references to the requests of the list from place *at on; sets *at. Places shift
- * when requests end meanwhile: one may be seen twice or a tick later, no harm. */
+ * when requests end meanwhile: one may be seen twice, or only a tick later. */
 static size_t take_some(struct srv *s, size_t *at, struct srv_request *out[WATCH_MAX])
 {
     struct srv_request *r;
@@ -244,11 +244,21 @@ void srv_requests_stop_all(struct srv *s, int code)
 
 /* ---- small things ------------------------------------------------------------------ */
 
+unsigned srv_request_status(struct srv_request *r)
+{
+    bool is_gone;
+
+    core_lock(&r->sync.lock);
+    is_gone = r->sync.is_gone;
+    core_unlock(&r->sync.lock);
+    if (is_gone || !r->reply.status)
+        return 499; /* no such status goes over the wire */
+    return r->reply.code ? srv_status_of(r->reply.code) : r->reply.status;
+}
+
 void srv_request_account(struct srv_request *r)
 {
     const double seconds = (double)(core_now_ns() - r->started_ns) * 1e-9;
-    /* 499: the client left first; no such status goes over the wire. */
-    const unsigned status = r->reply.status ? r->reply.status : 499;
 
     if (r->is_accounted)
         return;
@@ -257,7 +267,7 @@ void srv_request_account(struct srv_request *r)
         r->account(r, seconds);
     core_log(CORE_LOG_INFO, "event=request id=%s method=%s route=%s%s%s status=%u ms=%.1f", r->id,
              r->route ? r->route->method : "-", r->route ? r->route->path : "-",
-             r->label[0] ? " task=" : "", r->label, status, seconds * 1e3);
+             r->label[0] ? " task=" : "", r->label, srv_request_status(r), seconds * 1e3);
 }
 
 void srv_request_name(struct srv_request *r, const char *wanted)

@@ -112,9 +112,13 @@ int srv_request_stop_err(int code, struct core_err *err);
 /* Every 50 ms, from the loop: deadlines, clients that left while nobody reads their
  * socket, the dead. */
 void srv_requests_tick(struct srv *s, uint64_t now_ns);
-/* The drain's deadline: all must answer now. */
+/* The drain's deadline: all must answer now. One may be missed when others end
+ * meanwhile: call it again until none is left. */
 void srv_requests_stop_all(struct srv *s, int code);
 
+/* The status that log and metrics count: of the error, should a stream have ended in one
+ * after its 200 was sent; 499 if the client left first. */
+unsigned srv_request_status(struct srv_request *r);
 /* Counts and logs the request, once. The connection's thread only. */
 void srv_request_account(struct srv_request *r);
 
@@ -123,7 +127,8 @@ void srv_request_name(struct srv_request *r, const char *wanted);
 
 /* ---- what an endpoint may ask of its request; in http/mhd.c -------------------- */
 
-/* Borrowed until the request ends; NULL if absent. */
+/* Borrowed; NULL if absent. They are the connection's: it ends with the answer, which an
+ * operation on another thread may outlive, so that thread needs a copy. */
 const char *http_header(const struct srv_request *r, const char *name);
 const char *http_query(const struct srv_request *r, const char *name);
 /* Every query argument, `value` "" if it has none; stops at the first non-zero

@@ -31,7 +31,7 @@ static bool matches(const char *pattern, const char *path, const char **arg, siz
         if (*pattern == '{') {
             *arg = path;
             *n_arg = strcspn(path, "/");
-            if (!*n_arg || *n_arg > ADS_NAME_MAX)
+            if (!*n_arg)
                 return false;
             path += *n_arg;
             pattern += strcspn(pattern, "}") + 1;
@@ -56,6 +56,12 @@ const struct srv_route *srv_route_find(const char *method, const char *path,
 
         if (!matches(routes[i].path, path, &arg, &n))
             continue;
+        if (n > ADS_NAME_MAX) {
+            allow[0] = 0;
+            core_err_set_param(err, CORE_E_BAD_FIELD, "task", "task: a name has at most %d bytes",
+                               ADS_NAME_MAX);
+            return NULL;
+        }
         if (!strcmp(routes[i].method, wanted)) {
             memcpy(task, arg, n);
             task[n] = 0;

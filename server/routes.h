@@ -25,7 +25,8 @@ struct srv_route {
 };
 
 /* Finds the route and copies {task} to `task`. NULL: *err is CORE_E_UNKNOWN_ROUTE, or
- * CORE_E_METHOD_NOT_ALLOWED with `allow` filled. HEAD finds GET's route. */
+ * CORE_E_METHOD_NOT_ALLOWED with `allow` filled, or CORE_E_BAD_FIELD (a task's name that is
+ * too long). HEAD finds GET's route. */
 const struct srv_route *srv_route_find(const char *method, const char *path,
                                        char task[ADS_NAME_MAX + 1], char allow[64],
                                        struct core_err *err);

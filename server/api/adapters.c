@@ -51,6 +51,13 @@ void adapters_write(struct json_writer *w, const struct ads_info *info)
     jw_object_end(w);
 }
 
+bool adapters_version_ok(const char *text)
+{
+    const size_t n = strlen(text);
+
+    return n >= 8 && n <= ADS_VERSION_LEN && strspn(text, "0123456789abcdef") == n;
+}
+
 static void run(void *arg)
 {
     struct adapters_work *w = arg;

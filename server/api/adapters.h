@@ -11,6 +11,10 @@ struct json_writer;
 /* Writes the adapter object of api.md. */
 void adapters_write(struct json_writer *w, const struct ads_info *info);
 
+/* True for a version as clients may write it: the hash, or a prefix of it. */
+bool adapters_version_ok(const char *text);
+#define ADAPTERS_VERSION_FORM "8 to 64 lower-case hex digits"
+
 /* Disk work of an endpoint, on a worker of the store while the connection is
  * suspended. Lives in the request's arena; free what `work` made in state_free. */
 struct adapters_work {

@@ -1,6 +1,7 @@
 /* server/api/adapters_get.c - GET /v1/adapters/{task}: one task, its current version. The
  * index is in memory, so this does not wait. */
 #include <stdio.h>
+#include <string.h>
 
 #include "core/base/err.h"
 #include "server/api/adapters.h"
@@ -16,6 +17,12 @@ enum srv_outcome srv_adapters_get(struct srv_request *r)
     struct core_err err = {0};
     char etag[ADS_VERSION_LEN + 3];
 
+    if (!strcmp(r->task, "base")) {
+        core_err_set_param(&err, CORE_E_UNKNOWN_TASK, "task",
+                           "base is the model itself and has no adapter: see GET /v1/info");
+        srv_reply_error(r, &err);
+        return SRV_ANSWERED;
+    }
     if (ads_get(r->srv->store, r->task, NULL, &info, &err) < 0) {
         srv_reply_error(r, &err);
         return SRV_ANSWERED;

@@ -2,10 +2,11 @@
  * is unpacked, compiled and stored on a worker; HTTP threads do no disk I/O. */
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "core/base/err.h"
 #include "server/api/adapters.h"
+#include "server/api/infer.h"
+#include "server/http/media.h"
 #include "server/http/upload.h"
 #include "server/json_writer.h"
 #include "server/routes.h"
@@ -16,7 +17,6 @@ struct put {
     struct ads_put_options opt;
     char if_match[ADS_VERSION_LEN + 1];
     const char *form_type; /* Content-Type of a multipart form, else NULL: a tar */
-    bool is_first;         /* the task did not exist before: 201 whatever the version */
 };
 
 static int put_work(struct adapters_work *w)
@@ -26,12 +26,13 @@ static int put_work(struct adapters_work *w)
     struct upload u = {0};
     int rc;
 
-    p->is_first = ads_get(r->srv->store, r->task, NULL, &w->info, NULL) == CORE_E_UNKNOWN_TASK;
-    ads_info_release(&w->info);
     if (p->form_type)
-        rc = upload_read_multipart(&u, p->form_type, r->body.p, r->body.n, &w->err);
+        rc =
+            upload_read_multipart(&u, p->form_type, r->body.p, r->body.n, r->route->query, &w->err);
     else
         rc = upload_read_tar(&u, r->body.p, r->body.n, r->srv->cfg.max_upload_bytes, &w->err);
+    if (rc == 0)
+        rc = infer_params_check(u.file, u.n, &w->err);
     if (rc == 0)
         rc = ads_put(r->srv->store, r->task, u.file, u.n, &p->opt, &w->info, &w->err);
     upload_release(&u);
@@ -49,15 +50,7 @@ static void put_answer(struct adapters_work *w)
     snprintf(etag, sizeof(etag), "\"%s\"", w->info.version);
     if (!p->opt.is_dry_run)
         srv_reply_header(w->r, "ETag", etag);
-    srv_reply_json(w->r, (w->info.is_new || p->is_first) && !p->opt.is_dry_run ? 201 : 200, &body,
-                   &jw);
-}
-
-static bool is_type(const char *type, const char *wanted)
-{
-    const size_t n = strlen(wanted);
-
-    return !strncasecmp(type, wanted, n) && (!type[n] || type[n] == ';' || type[n] == ' ');
+    srv_reply_json(w->r, w->info.is_new && !p->opt.is_dry_run ? 201 : 200, &body, &jw);
 }
 
 /* A tar is known by its bytes, so several media types will do. */
@@ -71,31 +64,46 @@ static int read_type(struct srv_request *r, struct put *p, struct core_err *err)
 
     if (!type)
         return 0;
-    if (is_type(type, "multipart/form-data")) {
-        p->form_type = type;
-        return 0;
+    if (http_is_media_type(type, "multipart/form-data")) {
+        p->form_type = arena_text(&r->arena, type, strlen(type)); /* the worker reads it */
+        return p->form_type ? 0 : core_err_nomem(err, "request");
     }
     for (size_t i = 0; i < sizeof(tar) / sizeof(tar[0]); i++)
-        if (is_type(type, tar[i]))
+        if (http_is_media_type(type, tar[i]))
             return 0;
     return core_err_set_param(err, CORE_E_MEDIA_TYPE, "Content-Type",
                               "an adapter is a multipart/form-data form or an application/x-tar "
                               "(plain, gzip or zstd)");
 }
 
-/* If-Match: "<version>"; If-None-Match: *. */
+/* `*`, or one version as ETag has it; its quotes may be missing. */
+static bool read_match(const char *text, char out[ADS_VERSION_LEN + 1])
+{
+    const bool is_quoted = *text == '"';
+    const char *end;
+
+    if (!strcmp(text, "*")) {
+        memcpy(out, "*", 2);
+        return true;
+    }
+    text += is_quoted;
+    end = text + strspn(text, "0123456789abcdef");
+    if (end - text != ADS_VERSION_LEN || strcmp(end, is_quoted ? "\"" : "") != 0)
+        return false;
+    memcpy(out, text, ADS_VERSION_LEN);
+    return true;
+}
+
+/* If-Match: "<version>" or *; If-None-Match: *. */
 static int read_guards(struct srv_request *r, struct put *p, struct core_err *err)
 {
     const char *match = http_header(r, "If-Match"), *none = http_header(r, "If-None-Match");
-    size_t n;
 
     if (match) {
-        match += *match == '"';
-        n = strcspn(match, "\"");
-        if (n != ADS_VERSION_LEN || strspn(match, "0123456789abcdef") != n)
+        if (!read_match(match, p->if_match))
             return core_err_set_param(err, CORE_E_BAD_FIELD, "If-Match",
-                                      "If-Match: expected one version, 64 hex digits in quotes");
-        memcpy(p->if_match, match, n);
+                                      "If-Match: expected * or one version, 64 hex digits in "
+                                      "quotes");
         p->opt.if_match = p->if_match;
     }
     if (none && strcmp(none, "*") != 0)

@@ -82,8 +82,13 @@ struct infer_call {
     double load_seconds;
 };
 
-/* Owners: the HTTP thread until it is submitted, the engine thread until is_done,
- * then the HTTP thread again. While it streams, `text` is shared under sync.lock. */
+struct infer_logprob {
+    int32_t id; /* -1: none, the vocabulary is smaller */
+    float logprob;
+};
+
+/* Owners: the HTTP thread (while it is prepared, a worker) until it is submitted, the engine thread
+ * until is_done, then the HTTP thread again. While it streams, `text` is shared under sync.lock. */
 struct infer_job {
     struct infer_call *call;
     const struct task_input *input;
@@ -92,11 +97,8 @@ struct infer_job {
     unsigned max_tokens;
     struct task_text *decoder; /* NULL: no tokenizer, or no generation */
     struct core_buf text;
-    bool is_stopped; /* by a stop string */
-    int32_t *id;     /* with logprobs: [max_tokens], and n_top each */
-    float *logprob;
-    int32_t *top_id;
-    float *top_logprob;
+    bool is_stopped;          /* by a stop string */
+    struct core_buf logprobs; /* with logprobs: 1 + n struct infer_logprob a token */
     size_t n_tokens;
     uint64_t last_ns;
     struct metrics_histogram gaps;
@@ -109,6 +111,8 @@ struct infer {
     struct infer_item *item;
     size_t n_items;
     bool is_requests;
+    size_t n_body;     /* bytes of JSON */
+    bool is_preparing; /* a worker encodes the inputs */
     /* Streaming: the HTTP thread's. */
     struct core_buf event; /* being sent */
     size_t n_event_sent, n_text_sent, n_ids_sent;
@@ -119,12 +123,16 @@ struct infer {
 
 /* ---- infer_params.c -------------------------------------------------------------- */
 
+struct core_file;
 struct json_t;
 void infer_params_init(struct infer_params *p);
 /* Reads the members of `object` over *p; texts go to the arena. `path` stands in front of
  * names. CORE_E_UNKNOWN_FIELD, CORE_E_BAD_FIELD, CORE_E_NOMEM. */
 int infer_params_read(struct infer_params *p, const struct json_t *object, const char *path,
                       struct arena *a, struct core_err *err);
+/* The `parameters` of the task.json among an adapter's files, if it has any: what requests
+ * could not be served with is CORE_E_ADAPTER_INVALID. CORE_E_NOMEM. */
+int infer_params_check(const struct core_file *file, size_t n, struct core_err *err);
 /* What `over` was given, over *p. */
 void infer_params_merge(struct infer_params *p, const struct infer_params *over);
 /* True if the parameter of that name was given, or set by the task's task.json. */
@@ -141,8 +149,11 @@ int infer_parse(struct infer *in, const char *body, size_t n_body, size_t max_it
 
 /* Pins the adapters of all calls; n_pending tells how many are being loaded. */
 int infer_acquire(struct srv_request *r, struct infer *in, struct core_err *err);
-/* Once nothing is being loaded any more: encodes the inputs and submits the jobs of
- * every item that has no error. */
+/* Once nothing is being loaded any more: encodes the inputs. Large calls do so on a worker,
+ * since a tokenizer may take seconds: then n_pending is 1, and the driver leaves the items
+ * alone until it is 0. */
+void infer_prepare(struct srv_request *r, struct infer *in);
+/* Then: submits the jobs of every item that has no error. */
 void infer_submit(struct srv_request *r, struct infer *in);
 /* Cancels what is under way. Any thread with a reference. */
 void infer_cancel(struct srv_request *r);
@@ -151,6 +162,10 @@ void infer_cancel(struct srv_request *r);
 void infer_unpin(struct srv_request *r);
 /* Gives everything back; nothing is under way. */
 void infer_release(struct srv_request *r);
+
+/* True if the job is over; *err tells why it has no result, should it have none: its own failure,
+ * or the stop of the request that cancelled it. */
+bool infer_job_is_over(struct srv_request *r, const struct infer_job *j, struct core_err *err);
 
 /* ---- infer_output.c -------------------------------------------------------------- */
 

@@ -124,6 +124,15 @@ static void write_slice(struct json_writer *w, struct slicer *s, uint32_t start,
     jw_uint(w, end);
 }
 
+/* Of what is in text_pair. */
+static void write_sequence(struct json_writer *w, unsigned sequence)
+{
+    if (!sequence)
+        return;
+    jw_key(w, "sequence");
+    jw_uint(w, sequence);
+}
+
 /* True for the tokens that an answer is about: those of the input, not those that the
  * tokenizer put around it. Of an input of tokens that is all. */
 static bool is_of_input(const struct infer_job *j, size_t row)
@@ -148,10 +157,7 @@ static void write_tag(struct json_writer *w, const struct infer_job *j, const st
             jw_null(w);
     } else {
         write_slice(w, &text[j->enc.seq[row]], tag->start, tag->end);
-        if (j->enc.seq[row]) {
-            jw_key(w, "sequence"); /* the offsets are in text_pair */
-            jw_uint(w, j->enc.seq[row]);
-        }
+        write_sequence(w, j->enc.seq[row]);
     }
     jw_key(w, "label");
     write_label(w, j->call->delta, tag->label);
@@ -185,10 +191,11 @@ static size_t make_tags(struct json_writer *w, const struct infer_job *j, const 
     return n;
 }
 
-/* Entities of the tags [from, to), which are of one text. */
+/* Entities of n tags, which are all of one text. */
 static void write_entities(struct json_writer *w, const struct infer_job *j,
-                           const struct task_tag *tag, size_t n, struct slicer *text)
+                           const struct task_tag *tag, size_t n, struct slicer text[2])
 {
+    const unsigned sequence = n ? j->enc.seq[tag[0].token] : 0;
     struct task_entity *entity = core_calloc(n, sizeof(*entity));
     size_t n_entities;
 
@@ -203,7 +210,8 @@ static void write_entities(struct json_writer *w, const struct infer_job *j,
         jw_cstr(w, entity[i].label);
         jw_key(w, "score");
         jw_float(w, entity[i].score);
-        write_slice(w, text, entity[i].start, entity[i].end);
+        write_slice(w, &text[sequence], entity[i].start, entity[i].end);
+        write_sequence(w, sequence);
         jw_object_end(w);
     }
     core_free(entity);
@@ -233,9 +241,9 @@ static void write_tagging(struct json_writer *w, const struct infer_job *j, cons
     jw_key(w, "entities");
     jw_array(w);
     if (is_text) { /* tokens have no offsets, so entities of them have no place */
-        write_entities(w, j, tag, first_of_pair, &text[0]);
+        write_entities(w, j, tag, first_of_pair, text);
         if (first_of_pair < n)
-            write_entities(w, j, tag + first_of_pair, n - first_of_pair, &text[1]);
+            write_entities(w, j, tag + first_of_pair, n - first_of_pair, text);
     }
     jw_array_end(w);
     if (j->call->params.logits) {
@@ -259,38 +267,39 @@ static void write_ids(struct json_writer *w, const int32_t *id, size_t n)
     jw_array_end(w);
 }
 
-static void write_token_logprob(struct json_writer *w, const struct tok *tok, int32_t id,
-                                float logprob)
+static void write_token_logprob(struct json_writer *w, const struct tok *tok,
+                                const struct infer_logprob *l)
 {
     char *text = NULL;
 
     jw_key(w, "token");
-    if (tok && tok_decode(tok, &id, 1, false, &text, NULL) == 0)
+    if (tok && tok_decode(tok, &l->id, 1, false, &text, NULL) == 0)
         jw_cstr(w, text);
     else
         jw_null(w);
     core_free(text);
     jw_key(w, "id");
-    jw_int(w, id);
+    jw_int(w, l->id);
     jw_key(w, "logprob");
-    jw_float(w, logprob);
+    jw_float(w, l->logprob);
 }
 
 static void write_logprobs(struct json_writer *w, const struct infer_job *j, size_t n)
 {
     const struct tok *tok = model_tok(j->call->r->srv->model);
     const size_t n_top = j->call->params.logprobs;
+    const struct infer_logprob *l = (const void *)j->logprobs.p;
 
     jw_key(w, "logprobs");
     jw_array(w);
-    for (size_t i = 0; i < n && i < j->n_tokens; i++) {
+    for (size_t i = 0; i < n && i < j->n_tokens; i++, l += 1 + n_top) {
         jw_object(w);
-        write_token_logprob(w, tok, j->id[i], j->logprob[i]);
+        write_token_logprob(w, tok, l);
         jw_key(w, "top");
         jw_array(w);
-        for (size_t k = 0; k < n_top && j->top_id[i * n_top + k] >= 0; k++) {
+        for (size_t k = 1; k <= n_top && l[k].id >= 0; k++) {
             jw_object(w);
-            write_token_logprob(w, tok, j->top_id[i * n_top + k], j->top_logprob[i * n_top + k]);
+            write_token_logprob(w, tok, &l[k]);
             jw_object_end(w);
         }
         jw_array_end(w);
@@ -309,9 +318,7 @@ static void write_generation(struct json_writer *w, const struct infer_job *j, c
     const int32_t *id = engine_job_tokens(j->job, &n);
 
     jw_key(w, "text");
-    if (j->text.is_short)
-        w->out->is_short = true;
-    else if (j->decoder)
+    if (j->decoder)
         jw_str(w, j->text.p ? j->text.p : "", j->text.n);
     else
         jw_null(w);

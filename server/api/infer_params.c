@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/file.h"
 #include "server/api/infer.h"
 #include "server/arena.h"
 
@@ -49,7 +50,11 @@ static const struct param {
     {"no_repeat_ngram_size", NEUTRAL, 0, 0, 0, 0},
     {"forced_bos_token_id", NEUTRAL, -1, 0, 0, 0},
 };
-enum { N_PARAMS = sizeof(params) / sizeof(params[0]), STOP_TEXT_MAX = 256 };
+enum {
+    N_PARAMS = sizeof(params) / sizeof(params[0]),
+    STOP_TEXT_MAX = 256,
+    TASK_BYTES_MAX = 1 << 20
+};
 
 void infer_params_init(struct infer_params *p)
 {
@@ -72,14 +77,22 @@ static int bad(const struct param *p, const char *path, const char *want, struct
     return core_err_set_param(err, CORE_E_BAD_FIELD, name, "%s: expected %s", name, want);
 }
 
+/* "0.5", "16777216": whole numbers without an exponent. */
+static void number_text(double x, char *out, size_t n)
+{
+    snprintf(out, n, x == floor(x) ? "%.0f" : "%.7g", x);
+}
+
 static int read_number(const struct param *s, void *field, const json_t *v, const char *path,
                        struct core_err *err)
 {
     const double x = json_number_value(v);
-    char want[96];
+    char min[32], max[32], want[96];
 
-    snprintf(want, sizeof(want), "a%s number from %.7g to %.7g", s->type == REAL ? "" : " whole",
-             s->min, s->max);
+    number_text(s->min, min, sizeof(min));
+    number_text(s->max, max, sizeof(max));
+    snprintf(want, sizeof(want), "a%s number from %s to %s", s->type == REAL ? "" : " whole", min,
+             max);
     if (!json_is_number(v) || (s->type != REAL && !json_is_integer(v)) || !(x >= s->min) ||
         !(x <= s->max))
         return bad(s, path, want, err);
@@ -172,6 +185,33 @@ int infer_params_read(struct infer_params *p, const struct json_t *object, const
         p->given |= 1u << (s - params);
     }
     return 0;
+}
+
+/* What is wrong with the file otherwise is the compiler's to say (core/delta/task_json.c). */
+int infer_params_check(const struct core_file *file, size_t n, struct core_err *err)
+{
+    const struct core_file *f = core_file_find(file, n, "task.json");
+    struct infer_params p;
+    struct core_err why = {0};
+    struct arena a = {0};
+    json_error_t at;
+    json_t *root;
+    int rc;
+
+    if (!f || f->n_bytes > TASK_BYTES_MAX)
+        return 0;
+    root = json_loadb(f->bytes, f->n_bytes, 0, &at);
+    if (!root && json_error_code(&at) == json_error_out_of_memory)
+        return core_err_nomem(err, "task.json");
+    infer_params_init(&p);
+    rc = infer_params_read(&p, json_object_get(root, "parameters"), "parameters.", &a, &why);
+    json_decref(root);
+    arena_release(&a);
+    if (rc == CORE_E_NOMEM)
+        return core_err_nomem(err, "task.json");
+    return rc < 0 ? core_err_set_param(err, CORE_E_ADAPTER_INVALID, why.param, "task.json: %s",
+                                       why.msg)
+                  : 0;
 }
 
 void infer_params_merge(struct infer_params *p, const struct infer_params *over)

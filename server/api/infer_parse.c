@@ -9,9 +9,15 @@
 #include <string.h>
 
 #include "adapters_store/ads_store.h"
+#include "server/api/adapters.h"
 #include "server/api/infer.h"
 #include "server/arena.h"
 #include "server/words.h"
+
+/* Members of a request's object, and of an input's in any of its forms. */
+#define ITEM_NAMES "task tasks input inputs parameters stream"
+static const char input_names[] =
+    "text text_pair question context messages choices tokens token_types";
 
 struct parser {
     struct arena *a;
@@ -39,13 +45,15 @@ static int nomem(struct parser *p)
     return core_err_nomem(p->err, "request");
 }
 
-/* The object has no other members than those of `allowed`, separated by spaces. */
-static int check_names(struct parser *p, const json_t *object, const char *allowed)
+/* The object has no other members than those of `allowed`, separated by spaces. Those that
+ * are null go: from here on they are as if they were not there. */
+static int check_names(struct parser *p, json_t *object, const char *allowed)
 {
     const char *name;
+    void *next;
     json_t *v;
 
-    json_object_foreach((json_t *)(uintptr_t)object, name, v)
+    json_object_foreach_safe(object, next, name, v)
     {
         if (!srv_has_word(allowed, name)) {
             char full[96];
@@ -54,6 +62,8 @@ static int check_names(struct parser *p, const json_t *object, const char *allow
             return core_err_set_param(p->err, CORE_E_UNKNOWN_FIELD, full, "unknown field '%.80s'",
                                       full);
         }
+        if (json_is_null(v))
+            json_object_del(object, name);
     }
     return 0;
 }
@@ -160,7 +170,7 @@ static int read_choices(struct parser *p, const json_t *v, struct task_input *in
 }
 
 /* {"text", "text_pair"}, {"text", "choices"}, {"question", "context"}: two texts. */
-static int read_texts(struct parser *p, const json_t *v, struct task_input *in)
+static int read_texts(struct parser *p, json_t *v, struct task_input *in)
 {
     const json_t *pair = json_object_get(v, "text_pair"), *choices = json_object_get(v, "choices");
     int rc;
@@ -194,11 +204,15 @@ static int read_texts(struct parser *p, const json_t *v, struct task_input *in)
     return rc;
 }
 
-static int read_input_object(struct parser *p, const json_t *v, struct task_input *in)
+static int read_input_object(struct parser *p, json_t *v, struct task_input *in)
 {
-    const json_t *types = json_object_get(v, "token_types");
+    const json_t *types;
     size_t n_types = 0;
-    int rc;
+    int rc = check_names(p, v, input_names);
+
+    if (rc < 0)
+        return rc;
+    types = json_object_get(v, "token_types");
 
     if (json_object_get(v, "messages")) {
         rc = check_names(p, v, "messages");
@@ -220,7 +234,7 @@ static int read_input_object(struct parser *p, const json_t *v, struct task_inpu
     return rc;
 }
 
-static int read_input(struct parser *p, const json_t *v, const char *name, struct task_input *in)
+static int read_input(struct parser *p, json_t *v, const char *name, struct task_input *in)
 {
     struct parser inner = *p;
     char path[96];
@@ -238,7 +252,7 @@ static int read_input(struct parser *p, const json_t *v, const char *name, struc
 
 static int read_inputs(struct parser *p, const json_t *item, struct infer_item *it)
 {
-    const json_t *one = json_object_get(item, "input"), *many = json_object_get(item, "inputs");
+    json_t *one = json_object_get(item, "input"), *many = json_object_get(item, "inputs");
     int rc;
 
     if (!one && !many)
@@ -284,10 +298,9 @@ static int read_spec(struct parser *p, const json_t *v, const char *name, struct
         return fail(p, CORE_E_BAD_FIELD, name,
                     "a task's name is a letter or digit and up to 127 of A-Z a-z 0-9 . _ -");
     if (at) {
-        n = strlen(at + 1);
-        if (n < 8 || n > ADS_VERSION_LEN || strspn(at + 1, "0123456789abcdef") != n)
-            return fail(p, CORE_E_BAD_FIELD, name, "a version is 8 to 64 lower-case hex digits");
-        spec->version = arena_text(p->a, at + 1, n);
+        if (!adapters_version_ok(at + 1))
+            return fail(p, CORE_E_BAD_FIELD, name, "a version is " ADAPTERS_VERSION_FORM);
+        spec->version = arena_text(p->a, at + 1, strlen(at + 1));
         if (!spec->version)
             return nomem(p);
     }
@@ -323,27 +336,28 @@ static int read_specs(struct parser *p, const json_t *item, struct infer_item *i
     return 0;
 }
 
-static int read_item(struct parser *p, const json_t *item, struct infer_item *it)
+static int read_item(struct parser *p, json_t *item, struct infer_item *it)
 {
-    const json_t *stream = json_object_get(item, "stream");
-    const json_t *params = json_object_get(item, "parameters");
+    const json_t *stream, *params;
     char path[64];
     int rc;
 
     if (!json_is_object(item))
         return fail(p, CORE_E_BAD_FIELD, "", "expected an object");
-    rc = check_names(p, item, "task tasks input inputs parameters stream");
+    rc = check_names(p, item, ITEM_NAMES);
     if (rc == 0)
         rc = read_specs(p, item, it);
     if (rc == 0)
         rc = read_inputs(p, item, it);
     if (rc < 0)
         return rc;
+    stream = json_object_get(item, "stream");
+    params = json_object_get(item, "parameters");
     if (stream && !json_is_boolean(stream))
         return fail(p, CORE_E_BAD_FIELD, "stream", "expected true or false");
     it->is_stream = json_is_true(stream);
     infer_params_init(&it->params);
-    if (params && !json_is_null(params)) {
+    if (params) {
         if (!json_is_object(params))
             return fail(p, CORE_E_BAD_FIELD, "parameters", "expected an object");
         snprintf(path, sizeof(path), "%sparameters.", p->path);
@@ -359,7 +373,7 @@ static int read_item(struct parser *p, const json_t *item, struct infer_item *it
     return 0;
 }
 
-static int read_requests(struct parser *p, const json_t *root, const json_t *list, struct infer *in)
+static int read_requests(struct parser *p, json_t *root, const json_t *list, struct infer *in)
 {
     int rc = check_names(p, root, "requests");
 
@@ -418,14 +432,17 @@ int infer_parse(struct infer *in, const char *body, size_t n_body, size_t max_it
     if (!root)
         return json_error_code(&at) == json_error_out_of_memory
                    ? nomem(&p)
-                   : core_err_set(err, CORE_E_BAD_JSON, "the body is not JSON: %.120s (line %d)",
-                                  at.text, at.line);
-    list = json_object_get(root, "requests");
-    if (!json_is_object(root)) {
+                   : core_err_set(err, CORE_E_BAD_JSON,
+                                  "the body cannot be read as JSON: %.120s (line %d, column %d)",
+                                  at.text, at.line, at.column);
+    if (!json_is_object(root))
         rc = core_err_set(err, CORE_E_BAD_JSON, "the body is not a JSON object");
-    } else if (list) {
+    else
+        rc = check_names(&p, root, "requests " ITEM_NAMES);
+    list = json_object_get(root, "requests");
+    if (rc == 0 && list) {
         rc = read_requests(&p, root, list, in);
-    } else {
+    } else if (rc == 0) {
         in->item = arena_alloc(a, 1, sizeof(*in->item));
         in->n_items = in->item != NULL;
         rc = in->item ? read_item(&p, root, in->item) : nomem(&p);

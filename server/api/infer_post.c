@@ -1,7 +1,8 @@
 /* server/api/infer_post.c - POST /v1/infer, the life of a call:
  *
  *   srv_infer_post()   body -> items (infer_parse.c); adapters are pinned
- *   on_acquired()      ... when the last is resident: jobs are submitted (infer_run.c)
+ *   on_acquired()      ... when the last is resident: inputs are encoded
+ *   on_prepared()      ... when they are: jobs are submitted (infer_run.c)
  *   on_finished()      ... when the last job has ended: answer (infer_output.c),
  *                      or at once a stream (infer_stream.c)
  *
@@ -70,7 +71,7 @@ static void count_call(struct srv_request *r, const struct infer_call *call, uns
 static void account(struct srv_request *r, double seconds)
 {
     const struct infer *in = r->state;
-    const unsigned status = r->reply.status ? r->reply.status : 499;
+    const unsigned status = srv_request_status(r);
     bool is_counted = false;
 
     for (size_t i = 0; i < in->n_items; i++) {
@@ -94,25 +95,12 @@ static void account(struct srv_request *r, double seconds)
 
 /* ---- the end -------------------------------------------------------------------------- */
 
-/* The first error of the item's jobs is the item's. Those that are not done when the
- * call was stopped fail with `stop_code`. */
-static void collect_errors(struct srv_request *r, struct infer_item *it, int stop_code)
+/* The first error of the item's jobs is the item's. */
+static void collect_errors(struct srv_request *r, struct infer_item *it)
 {
-    for (size_t i = 0; !it->err.code && i < it->n_specs; i++) {
-        const struct infer_call *call = &it->call[i];
-
-        for (size_t k = 0; !it->err.code && k < call->n_jobs; k++) {
-            bool is_done;
-
-            core_lock(&r->sync.lock);
-            is_done = call->job[k].is_done;
-            core_unlock(&r->sync.lock);
-            if (!is_done)
-                srv_request_stop_err(stop_code, &it->err);
-            else if (call->job[k].err.code)
-                it->err = call->job[k].err;
-        }
-    }
+    for (size_t i = 0; !it->err.code && i < it->n_specs; i++)
+        for (size_t k = 0; !it->err.code && k < it->call[i].n_jobs; k++)
+            infer_job_is_over(r, &it->call[i].job[k], &it->err);
 }
 
 static void name_version(struct srv_request *r, const struct infer *in)
@@ -136,7 +124,7 @@ static enum srv_outcome on_finished(struct srv_request *r)
     if (n_pending && !stop_code)
         return SRV_WAIT;
     for (size_t i = 0; i < in->n_items; i++)
-        collect_errors(r, &in->item[i], stop_code);
+        collect_errors(r, &in->item[i]);
     if (!in->is_requests && in->item[0].err.code)
         return answer_error(r, &in->item[0].err);
     name_version(r, in);
@@ -145,9 +133,31 @@ static enum srv_outcome on_finished(struct srv_request *r)
     return SRV_ANSWERED;
 }
 
-static enum srv_outcome on_acquired(struct srv_request *r)
+/* The longest timeout of the items: in `requests`, an item that is done is answered
+ * even if another one runs out of time. Defaults of the tasks count once they are known. */
+static void set_deadline(struct srv_request *r, const struct infer *in)
 {
-    struct infer *in = r->state;
+    double longest = 0;
+
+    for (size_t i = 0; i < in->n_items; i++) {
+        const struct infer_item *it = &in->item[i];
+
+        for (size_t j = 0; j < it->n_specs; j++) {
+            const bool is_known = it->call && it->call[j].n_jobs > 0;
+            const struct infer_params *p = is_known ? &it->call[j].params : &it->params;
+            const double own =
+                infer_params_has(p, "timeout") ? p->timeout : r->srv->cfg.request_timeout;
+
+            longest = own > longest ? own : longest;
+        }
+    }
+    atomic_store(&r->deadline_ns, r->started_ns + (uint64_t)(longest * 1e9));
+}
+
+/* What both phases before the submission wait for. A worker that encodes has the items: then even
+ * a stop waits for it. Returns true if `*outcome` is to be returned. */
+static bool must_wait(struct srv_request *r, struct infer *in, enum srv_outcome *outcome)
+{
     struct core_err err = {0};
     size_t n_pending;
     int stop_code;
@@ -156,13 +166,27 @@ static enum srv_outcome on_acquired(struct srv_request *r)
     n_pending = in->n_pending;
     stop_code = r->sync.stop_code;
     core_unlock(&r->sync.lock);
+    if (n_pending && (in->is_preparing || !stop_code)) {
+        *outcome = SRV_WAIT;
+        return true;
+    }
+    in->is_preparing = false;
     if (stop_code) {
         srv_request_stop_err(stop_code, &err);
-        return answer_error(r, &err);
+        *outcome = answer_error(r, &err);
     }
-    if (n_pending)
-        return SRV_WAIT;
+    return stop_code != 0;
+}
+
+static enum srv_outcome on_prepared(struct srv_request *r)
+{
+    struct infer *in = r->state;
+    enum srv_outcome outcome;
+
+    if (must_wait(r, in, &outcome))
+        return outcome;
     infer_submit(r, in);
+    set_deadline(r, in);
     if (!in->is_requests && in->item[0].err.code)
         return answer_error(r, &in->item[0].err);
     if (in->item[0].is_stream) {
@@ -176,6 +200,18 @@ static enum srv_outcome on_acquired(struct srv_request *r)
     return on_finished(r);
 }
 
+static enum srv_outcome on_acquired(struct srv_request *r)
+{
+    struct infer *in = r->state;
+    enum srv_outcome outcome;
+
+    if (must_wait(r, in, &outcome))
+        return outcome;
+    infer_prepare(r, in);
+    r->next = on_prepared;
+    return on_prepared(r);
+}
+
 /* ---- the beginning --------------------------------------------------------------------- */
 
 static int check_type(const struct srv_request *r, struct core_err *err)
@@ -187,22 +223,6 @@ static int check_type(const struct srv_request *r, struct core_err *err)
         strncasecmp(type, "application/x-www-form-urlencoded", 33) != 0)
         return core_err_set(err, CORE_E_MEDIA_TYPE, "the body must be application/json");
     return 0;
-}
-
-/* The longest timeout of the items: in `requests`, an item that is done is answered
- * even if another one runs out of time. */
-static void set_deadline(struct srv_request *r, const struct infer *in)
-{
-    double longest = 0;
-
-    for (size_t i = 0; i < in->n_items; i++) {
-        const struct infer_params *p = &in->item[i].params;
-        const double own =
-            infer_params_has(p, "timeout") ? p->timeout : r->srv->cfg.request_timeout;
-
-        longest = own > longest ? own : longest;
-    }
-    atomic_store(&r->deadline_ns, r->started_ns + (uint64_t)(longest * 1e9));
 }
 
 static void set_label(struct srv_request *r, const struct infer *in)
@@ -225,6 +245,7 @@ enum srv_outcome srv_infer_post(struct srv_request *r)
     r->state_free = infer_release;
     r->account = account;
     rc = check_type(r, &err);
+    in->n_body = r->body.n;
     if (rc == 0)
         rc = infer_parse(in, r->body.p, r->body.n, r->srv->cfg.max_items, &r->arena, &err);
     http_body_release(&r->body);

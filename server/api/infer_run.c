@@ -15,6 +15,11 @@
 #include "server/request.h"
 #include "server/srv.h"
 
+enum {
+    LOGITS_MAX = 16 << 20,   /* logits of prompts in one call: numbers, 64 MiB */
+    PREPARE_HERE = 64 << 10, /* bytes of a call that the HTTP thread encodes in 10 ms or so */
+};
+
 /* One operation of the request has ended. Returns true if http_resume() is due; call
  * with sync.lock held. */
 static bool end_one(struct srv_request *r)
@@ -148,14 +153,16 @@ static void add_text(struct infer_job *j, const char *text, size_t n)
 static void note_logprobs(struct infer_job *j, const struct engine_token *t)
 {
     const unsigned n = j->call->params.logprobs;
+    struct infer_logprob l = {.id = t->id, .logprob = t->logprob};
 
-    if (!n || j->n_tokens >= j->max_tokens)
+    if (!n)
         return;
-    j->id[j->n_tokens] = t->id;
-    j->logprob[j->n_tokens] = t->logprob;
+    core_buf_add(&j->logprobs, &l, sizeof(l));
     for (unsigned i = 0; i < n; i++) {
-        j->top_id[j->n_tokens * n + i] = i < t->n_top ? t->top_id[i] : -1;
-        j->top_logprob[j->n_tokens * n + i] = i < t->n_top ? t->top_logprob[i] : 0.0f;
+        l = (struct infer_logprob){.id = -1};
+        if (i < t->n_top)
+            l = (struct infer_logprob){.id = t->top_id[i], .logprob = t->top_logprob[i]};
+        core_buf_add(&j->logprobs, &l, sizeof(l));
     }
 }
 
@@ -193,6 +200,8 @@ static void on_done(void *arg, struct engine_job *job, const struct core_err *er
     if (j->decoder && !j->is_stopped && !j->err.code &&
         task_text_end(j->decoder, &text, &n, &j->err) == 0)
         add_text(j, text, n);
+    if ((j->text.is_short || j->logprobs.is_short) && !j->err.code)
+        core_err_nomem(&j->err, "answer");
     core_lock(&r->sync.lock);
     j->is_done = true;
     must_resume = end_one(r);
@@ -228,7 +237,8 @@ static int merge_params(struct infer_call *call, struct core_err *err)
 }
 
 /* Tokens that the input may have. *reserve: those to leave free for the completion. */
-static size_t input_max(const struct infer_call *call, size_t *reserve)
+static size_t input_max(const struct infer_call *call, const struct task_input *input,
+                        size_t *reserve)
 {
     const struct srv *s = call->r->srv;
     const struct model_config *c = model_config(s->model);
@@ -248,31 +258,35 @@ static size_t input_max(const struct infer_call *call, size_t *reserve)
     /* A default max_tokens gives way to a long prompt, one that was asked for does not. */
     if (infer_params_has(&call->params, "max_tokens"))
         *reserve = call->params.max_tokens;
-    else if (!call->params.truncate)
+    else if (!call->params.truncate || input->form == TASK_MESSAGES) /* which are never cut */
         *reserve = 1;
     else
         *reserve = call->params.max_tokens < room / 2 ? call->params.max_tokens : room / 2;
     return room > *reserve ? room - *reserve : 0;
 }
 
-/* Puts the input's place in front: "input.tokens" of the core becomes
- * "requests[2].inputs[5].tokens". */
+/* The field's name in the request for the one that the core knows: "input.tokens" becomes
+ * "requests[2].inputs[5].tokens", in the message too where it begins with it. */
 static void name_input(const struct infer_call *call, size_t i, struct core_err *err)
 {
     const struct infer_item *it = call->item;
-    char rest[96], index[24] = "";
+    const size_t n_param = strlen(err->param);
+    char index[24] = "", name[sizeof(err->param)], rest[sizeof(err->msg)];
+    bool is_in_message;
 
-    if (strncmp(err->param, "input", 5) != 0) {
-        if (!strncmp(err->param, "parameters.", 11) && it->path[0]) {
-            snprintf(rest, sizeof(rest), "%s", err->param);
-            snprintf(err->param, sizeof(err->param), "%s%.60s", it->path, rest);
-        }
-        return;
-    }
-    snprintf(rest, sizeof(rest), "%s", err->param + 5);
     if (it->is_inputs)
         snprintf(index, sizeof(index), "s[%zu]", i);
-    snprintf(err->param, sizeof(err->param), "%sinput%s%.30s", it->path, index, rest);
+    if (!strncmp(err->param, "input", 5) && err->param[5] != 's')
+        snprintf(name, sizeof(name), "%sinput%s%.30s", it->path, index, err->param + 5);
+    else if (!strncmp(err->param, "parameters.", 11) || !strcmp(err->param, "inputs"))
+        snprintf(name, sizeof(name), "%s%.60s", it->path, err->param);
+    else
+        return;
+    is_in_message = !strncmp(err->msg, err->param, n_param);
+    snprintf(rest, sizeof(rest), "%s", err->msg + (is_in_message ? n_param : 0));
+    if (is_in_message)
+        snprintf(err->msg, sizeof(err->msg), "%s%.300s", name, rest);
+    snprintf(err->param, sizeof(err->param), "%s", name);
 }
 
 static int make_decoder(struct infer_job *j, struct core_err *err)
@@ -283,22 +297,6 @@ static int make_decoder(struct infer_job *j, struct core_err *err)
     if (j->call->delta->head.kind != DELTA_GENERATION || (!model_tok(s->model) && !p->n_stop))
         return 0;
     return task_text_new(&j->decoder, s->model, p->stop, p->n_stop, err);
-}
-
-static int make_logprobs(struct infer_job *j, struct core_err *err)
-{
-    struct arena *a = &j->call->r->arena;
-    const size_t n = j->max_tokens, n_top = j->call->params.logprobs;
-
-    if (!n_top || j->call->delta->head.kind != DELTA_GENERATION)
-        return 0;
-    j->id = arena_alloc(a, n, sizeof(*j->id));
-    j->logprob = arena_alloc(a, n, sizeof(*j->logprob));
-    j->top_id = arena_alloc(a, n, n_top * sizeof(*j->top_id));
-    j->top_logprob = arena_alloc(a, n, n_top * sizeof(*j->top_logprob));
-    if (!j->id || !j->logprob || !j->top_id || !j->top_logprob)
-        return core_err_nomem(err, "logprobs");
-    return 0;
 }
 
 static int make_job(struct infer_job *j, const struct tok_encoding *enc, uint64_t seed,
@@ -330,11 +328,7 @@ static int make_job(struct infer_job *j, const struct tok_encoding *enc, uint64_
 
     rc = engine_job_new(&j->job, call->r->srv->engine, &in,
                         call->delta->head.kind == DELTA_GENERATION ? &generation : &head, j, err);
-    if (rc == 0)
-        rc = make_decoder(j, err);
-    if (rc == 0)
-        rc = make_logprobs(j, err);
-    return rc;
+    return rc < 0 ? rc : make_decoder(j, err);
 }
 
 /* All completions of one input. */
@@ -344,7 +338,7 @@ static int encode_one(struct infer_call *call, size_t i, struct core_err *err)
     const struct infer_params *p = &call->params;
     const uint64_t seed = infer_params_has(p, "seed") ? p->seed : srv_random(s);
     struct tok_encoding enc = {0};
-    size_t reserve, n_max = input_max(call, &reserve);
+    size_t reserve, n_max = input_max(call, &call->item->input[i], &reserve);
     int rc;
 
     if (n_max == 0)
@@ -367,6 +361,22 @@ static int encode_one(struct infer_call *call, size_t i, struct core_err *err)
     }
     tok_encoding_release(&enc);
     return rc;
+}
+
+/* What a call asks for must fit, before its jobs take memory. */
+static int check_room(const struct infer_call *call, struct core_err *err)
+{
+    const struct srv *s = call->r->srv;
+    const size_t n_jobs = call->item->n_inputs * call->params.n; /* <= max_items */
+    const size_t n_logits = model_config(s->model)->n_vocab;
+
+    if (call->delta->head.kind == DELTA_GENERATION && call->params.logits &&
+        n_jobs > LOGITS_MAX / n_logits)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "parameters.logits",
+                                  "parameters.logits: %zu rows of %zu numbers are too many for one "
+                                  "call, which has at most %zu",
+                                  n_jobs, n_logits, LOGITS_MAX / n_logits);
+    return engine_check_room(s->engine, n_jobs, err);
 }
 
 /* The load that a call has waited for is over. */
@@ -400,11 +410,16 @@ static int prepare_call(struct infer_call *call, struct core_err *err)
         call->params.n = 1;
         if (call->item->is_stream)
             return core_err_set_param(err, CORE_E_WRONG_KIND, "stream",
-                                      "a task of kind %s cannot be streamed",
+                                      "stream: a task of kind %s has none",
                                       delta_kind_text(call->delta->head.kind));
     }
     if (call->item->is_inputs || call->item->is_stream)
         call->params.n = 1; /* a default of the task.json does not apply here */
+    rc = check_room(call, err);
+    if (rc < 0) {
+        name_input(call, 0, err);
+        return rc;
+    }
     call->job =
         arena_alloc(&call->r->arena, call->item->n_inputs, call->params.n * sizeof(*call->job));
     if (!call->job)
@@ -415,6 +430,46 @@ static int prepare_call(struct infer_call *call, struct core_err *err)
             name_input(call, i, err);
     }
     return rc;
+}
+
+static void prepare_items(struct infer *in)
+{
+    for (size_t i = 0; i < in->n_items; i++) {
+        struct infer_item *it = &in->item[i];
+
+        for (size_t j = 0; !it->err.code && j < it->n_specs; j++)
+            prepare_call(&it->call[j], &it->err);
+    }
+}
+
+/* On a worker of the store. */
+static void prepare_work(void *arg)
+{
+    struct srv_request *r = arg;
+    bool must_resume;
+
+    prepare_items(r->state);
+    core_lock(&r->sync.lock);
+    must_resume = end_one(r);
+    core_unlock(&r->sync.lock);
+    if (must_resume)
+        http_resume(r);
+    srv_request_unref(r);
+}
+
+void infer_prepare(struct srv_request *r, struct infer *in)
+{
+    if (in->n_body > PREPARE_HERE) {
+        in->is_preparing = true;
+        in->n_pending = 1; /* nothing else is under way */
+        srv_request_ref(r);
+        if (ads_run_async(r->srv->store, prepare_work, r, NULL) == 0)
+            return;
+        srv_request_unref(r); /* so many wait for a worker that this thread is sooner */
+        in->n_pending = 0;
+        in->is_preparing = false;
+    }
+    prepare_items(in);
 }
 
 /* ---- submission ---------------------------------------------------------------------- */
@@ -464,8 +519,6 @@ void infer_submit(struct srv_request *r, struct infer *in)
     for (size_t i = 0; i < in->n_items; i++) {
         struct infer_item *it = &in->item[i];
 
-        for (size_t j = 0; !it->err.code && j < it->n_specs; j++)
-            prepare_call(&it->call[j], &it->err);
         if (!it->err.code)
             submit_item(r, it, &it->err);
     }
@@ -498,6 +551,24 @@ void infer_cancel(struct srv_request *r)
     }
 }
 
+bool infer_job_is_over(struct srv_request *r, const struct infer_job *j, struct core_err *err)
+{
+    bool is_done;
+    int stop_code;
+
+    core_lock(&r->sync.lock);
+    is_done = j->is_done;
+    stop_code = r->sync.stop_code;
+    core_unlock(&r->sync.lock);
+    if (is_done && j->err.code)
+        *err = j->err;
+    else if (is_done && engine_job_finish(j->job) == ENGINE_CANCELLED)
+        srv_request_stop_err(stop_code ? stop_code : CORE_E_DRAINING, err);
+    else if (!is_done && stop_code)
+        srv_request_stop_err(stop_code, err);
+    return is_done || stop_code;
+}
+
 static void unpin_call(struct srv_request *r, struct infer_call *call)
 {
     if (call->adapter)
@@ -527,6 +598,7 @@ static void release_call(struct srv_request *r, struct infer_call *call)
         task_text_free(j->decoder);
         tok_encoding_release(&j->enc);
         core_buf_release(&j->text);
+        core_buf_release(&j->logprobs);
     }
     count_load(call);
     if (call->is_running)

@@ -68,17 +68,12 @@ static bool next_event(struct srv_request *r, struct infer *in)
     const struct infer_job *j = &in->item[0].call[0].job[0];
     struct core_buf piece = {0};
     struct core_err err = {0};
-    bool is_done;
+    const bool is_over = infer_job_is_over(r, j, &err); /* before the text is taken: all of it */
 
     core_lock(&r->sync.lock);
     if (j->text.n > in->n_text_sent) /* at most what a step or two produced */
         core_buf_add(&piece, j->text.p + in->n_text_sent, j->text.n - in->n_text_sent);
     in->n_text_sent = j->text.n;
-    is_done = j->is_done;
-    if (is_done)
-        err = j->err;
-    else if (r->sync.stop_code)
-        err.code = r->sync.stop_code;
     core_unlock(&r->sync.lock);
 
     core_buf_clear(&in->event);
@@ -86,13 +81,7 @@ static bool next_event(struct srv_request *r, struct infer *in)
     if (piece.n)
         add_delta(&in->event, piece.p, piece.n);
     core_buf_release(&piece);
-    if (!is_done && err.code) {
-        const int code = err.code;
-
-        err.code = 0;
-        srv_request_stop_err(code, &err);
-    }
-    if (is_done || err.code)
+    if (is_over)
         add_end(r, in, &err);
     return in->event.n > 0;
 }

@@ -66,13 +66,19 @@ static void write_engine(struct engine *e, struct core_buf *out)
 static void write_store(struct ads_store *store, struct core_buf *out)
 {
     struct ads_stats st;
+    uint64_t n_in_memory;
 
     ads_store_stats(store, &st);
-    metrics_head(out, "peftd_adapters", "gauge", "Adapter versions by state.");
-    value(out, "peftd_adapters{state=\"stored\"}", (double)st.n_stored);
+    /* These may be of tasks that are deleted already: in use, but not stored. */
+    n_in_memory = st.n_resident + st.n_loading;
+    metrics_head(out, "peftd_adapters", "gauge", "Adapter versions, each in one state.");
+    value(out, "peftd_adapters{state=\"stored\"}",
+          n_in_memory < st.n_stored ? (double)(st.n_stored - n_in_memory) : 0);
     value(out, "peftd_adapters{state=\"loading\"}", (double)st.n_loading);
     value(out, "peftd_adapters{state=\"resident\"}", (double)st.n_resident);
-    metrics_head(out, "peftd_adapter_bytes", "gauge", "Bytes of adapters by state.");
+    metrics_head(
+        out, "peftd_adapter_bytes", "gauge",
+        "Bytes of all adapters: their files on disk (stored), compiled in memory (resident).");
     value(out, "peftd_adapter_bytes{state=\"stored\"}", (double)st.bytes_stored);
     value(out, "peftd_adapter_bytes{state=\"resident\"}", (double)st.bytes_resident);
     metrics_head(out, "peftd_adapter_evictions_total", "counter",

@@ -10,6 +10,7 @@
 #include "core/base/file.h"
 #include "core/delta/delta.h"
 #include "core/model/model.h"
+#include "server/api/infer.h"
 #include "server/cmd/cmd.h"
 #include "server/config.h"
 #include "server/http/upload.h"
@@ -97,6 +98,8 @@ static int check_one(const struct srv_config *cfg, const struct model *m, const 
         return CORE_E_NOMEM;
     }
     rc = read_adapter(f, path, cfg->max_upload_bytes, &err);
+    if (rc == 0)
+        rc = infer_params_check(f->files.file, f->files.n, &err);
     if (rc == 0)
         rc = delta_compile(&d, m, f->files.file, f->files.n, &err);
     if (rc < 0 || !d) {

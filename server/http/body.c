@@ -8,6 +8,8 @@
 
 int http_body_too_large(uint64_t max, struct core_err *err)
 {
+    if (max == 0)
+        return core_err_set(err, CORE_E_BODY_TOO_LARGE, "this route takes no body");
     return core_err_set(err, CORE_E_BODY_TOO_LARGE, "the body is larger than %llu bytes",
                         (unsigned long long)max);
 }

@@ -22,7 +22,7 @@ int http_body_add(struct http_body *b, const void *bytes, size_t n, uint64_t max
                   uint64_t total_max, struct core_err *err);
 void http_body_release(struct http_body *b);
 
-/* The sentence of a body above `max` bytes. */
+/* The sentence of a body above `max` bytes; 0: of one where there must be none. */
 int http_body_too_large(uint64_t max, struct core_err *err);
 
 #endif

@@ -4,8 +4,8 @@
  *
  * One decision: an error that is known before the body is read is answered at the
  * end of the body when that is short, so that the connection stays usable, and at
- * once when it is long; then the connection is closed, and the loop reads the rest
- * away for a moment so that the client gets to see the answer (srv_loop_linger()). */
+ * once when it is long or its length is in doubt; then the connection is closed, and the loop reads
+ * the rest away for a moment so that the client gets to see the answer (srv_loop_linger()). */
 #include "server/http/mhd.h"
 
 #include <errno.h>
@@ -51,31 +51,6 @@ const char *http_header(const struct srv_request *r, const char *name)
 const char *http_query(const struct srv_request *r, const char *name)
 {
     return MHD_lookup_connection_value(r->conn, MHD_GET_ARGUMENT_KIND, name);
-}
-
-struct each {
-    int (*fn)(void *arg, const char *name, const char *value);
-    void *arg;
-    int rc;
-};
-
-static enum MHD_Result each_query(void *cls, enum MHD_ValueKind kind, const char *name,
-                                  const char *value)
-{
-    struct each *e = cls;
-
-    (void)kind;
-    e->rc = e->fn(e->arg, name, value ? value : "");
-    return e->rc ? MHD_NO : MHD_YES;
-}
-
-int http_query_each(const struct srv_request *r,
-                    int (*fn)(void *arg, const char *name, const char *value), void *arg)
-{
-    struct each e = {.fn = fn, .arg = arg};
-
-    MHD_get_connection_values(r->conn, MHD_GET_ARGUMENT_KIND, each_query, &e);
-    return e.rc;
 }
 
 void http_resume(struct srv_request *r)
@@ -172,7 +147,7 @@ static enum MHD_Result send_reply(struct srv_request *r)
     MHD_add_response_header(resp, "X-Request-Id", r->id);
     for (unsigned i = 0; i < reply->n_headers; i++)
         MHD_add_response_header(resp, reply->header[i].name, reply->header[i].value);
-    if (atomic_load(&r->srv->state) == SRV_DRAINING)
+    if (r->is_early || atomic_load(&r->srv->state) == SRV_DRAINING)
         MHD_add_response_header(resp, MHD_HTTP_HEADER_CONNECTION, "close");
     ret = MHD_queue_response(r->conn, reply->status, resp);
     MHD_destroy_response(resp);
@@ -207,18 +182,74 @@ static enum MHD_Result drive(struct srv_request *r)
 /* ---- the beginning ------------------------------------------------------------ */
 
 struct query_check {
-    const char *allowed, *unknown;
+    const struct srv_request *r;
+    struct core_err *err;
 };
 
-static int query_known(void *arg, const char *name, const char *value)
+/* Each name of the query is the route's, has a value and stands once: a name that is only
+ * half understood would change what is done (DELETE ...?version). */
+static enum MHD_Result check_query(void *cls, enum MHD_ValueKind kind, const char *name,
+                                   const char *value)
 {
-    struct query_check *c = arg;
+    const struct query_check *c = cls;
 
-    (void)value;
-    if (srv_has_word(c->allowed, name))
-        return 0;
-    c->unknown = name;
-    return -1;
+    (void)kind;
+    if (!srv_has_word(c->r->route->query, name))
+        core_err_set_param(c->err, CORE_E_UNKNOWN_FIELD, name, "unknown query parameter '%.64s'",
+                           name);
+    else if (!value)
+        core_err_set_param(c->err, CORE_E_BAD_FIELD, name,
+                           "query parameter %s: expected a value, as in ?%s=...", name, name);
+    else if (value != http_query(c->r, name)) /* that is the first one's */
+        core_err_set_param(c->err, CORE_E_BAD_FIELD, name, "query parameter %s is there twice",
+                           name);
+    return c->err->code ? MHD_NO : MHD_YES;
+}
+
+struct framing {
+    unsigned n_host, n_length, n_encoding;
+    bool is_chunked, is_odd;
+};
+
+static enum MHD_Result note_framing(void *cls, enum MHD_ValueKind kind, const char *name,
+                                    const char *value)
+{
+    struct framing *f = cls;
+
+    (void)kind;
+    f->n_host += !strcasecmp(name, MHD_HTTP_HEADER_HOST);
+    f->n_length += !strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    if (!strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING)) {
+        f->n_encoding++;
+        f->is_chunked = value && !strcasecmp(value, "chunked");
+    }
+    f->is_odd |= name[strcspn(name, " \t")] != 0; /* "Content-Length : 5" */
+    return MHD_YES;
+}
+
+/* A head that can be read in two ways: a proxy in front of us may have read it the other way,
+ * and then the next request on the connection is somebody else's. Libmicrohttpd takes them,
+ * or answers in HTML. */
+static int check_framing(const struct srv_request *r, const char *version, struct core_err *err)
+{
+    struct framing f = {0};
+
+    MHD_get_connection_values(r->conn, MHD_HEADER_KIND, note_framing, &f);
+    if (f.n_host > 1 || (!f.n_host && !strcmp(version, MHD_HTTP_VERSION_1_1)))
+        return core_err_set_param(err, CORE_E_BAD_FIELD, MHD_HTTP_HEADER_HOST,
+                                  "Host: expected once, got %u", f.n_host);
+    if (f.n_length > 1)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, MHD_HTTP_HEADER_CONTENT_LENGTH,
+                                  "Content-Length: expected once, got %u", f.n_length);
+    if (f.n_encoding && f.n_length)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, MHD_HTTP_HEADER_TRANSFER_ENCODING,
+                                  "Content-Length and Transfer-Encoding exclude each other");
+    if (f.n_encoding && (f.n_encoding > 1 || !f.is_chunked))
+        return core_err_set_param(err, CORE_E_BAD_FIELD, MHD_HTTP_HEADER_TRANSFER_ENCODING,
+                                  "Transfer-Encoding: only chunked is understood");
+    if (f.is_odd)
+        return core_err_set(err, CORE_E_BAD_FIELD, "a header has a space in its name");
+    return 0;
 }
 
 /* 503 while the model is not there, or not for long any more. */
@@ -239,7 +270,8 @@ static int check_ready(struct srv *s, struct core_err *err)
 static int check_head(struct srv_request *r, const char *method, const char *path,
                       struct core_err *err)
 {
-    struct query_check query = {0};
+    struct query_check query = {.r = r, .err = err};
+    const char *encoding = http_header(r, MHD_HTTP_HEADER_CONTENT_ENCODING);
     char allow[64];
     int rc;
 
@@ -257,13 +289,10 @@ static int check_head(struct srv_request *r, const char *method, const char *pat
         if (rc < 0)
             return rc;
     }
-    query.allowed = r->route->query;
-    if (http_query_each(r, query_known, &query))
-        return core_err_set_param(err, CORE_E_UNKNOWN_FIELD, query.unknown,
-                                  "unknown query parameter '%.64s'", query.unknown);
-    if (http_header(r, MHD_HTTP_HEADER_CONTENT_ENCODING))
-        return core_err_set(err, CORE_E_MEDIA_TYPE, "Content-Encoding is not supported");
-    return 0;
+    MHD_get_connection_values(r->conn, MHD_GET_ARGUMENT_KIND, check_query, &query);
+    if (!err->code && encoding && strcasecmp(encoding, "identity") != 0)
+        core_err_set(err, CORE_E_MEDIA_TYPE, "Content-Encoding is not supported");
+    return err->code;
 }
 
 static uint64_t body_max(const struct srv_request *r)
@@ -289,13 +318,14 @@ static void refuse(struct srv_request *r, const struct core_err *err)
 }
 
 static enum MHD_Result begin(struct http_server *h, struct MHD_Connection *conn, const char *method,
-                             const char *path, void **con_cls)
+                             const char *path, const char *version, void **con_cls)
 {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct srv_request *r = srv_request_new(h->srv, conn, info ? info->connect_fd : -1);
     struct core_err err = {0};
     const char *length;
+    bool is_framed;
     uint64_t n_body;
 
     if (!r)
@@ -305,14 +335,15 @@ static enum MHD_Result begin(struct http_server *h, struct MHD_Connection *conn,
     srv_request_name(r, http_header(r, "X-Request-Id"));
     length = http_header(r, MHD_HTTP_HEADER_CONTENT_LENGTH);
     n_body = length ? strtoull(length, NULL, 10) : 0;
-    if (check_head(r, method, path, &err) == 0 && n_body > body_max(r))
+    is_framed = check_framing(r, version, &err) == 0;
+    if (is_framed && check_head(r, method, path, &err) == 0 && n_body > body_max(r))
         http_body_too_large(body_max(r), &err);
     if (!err.code) {
         r->next = r->route->handle;
         return MHD_YES;
     }
     refuse(r, &err);
-    if (n_body <= SHORT_BODY_BYTES)
+    if (is_framed && n_body <= SHORT_BODY_BYTES)
         return MHD_YES;
     r->is_early = true;
     return send_reply(r);
@@ -327,9 +358,8 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *conn, const c
     struct core_err err = {0};
     size_t n;
 
-    (void)version;
     if (!r)
-        return begin(h, conn, method, url, con_cls);
+        return begin(h, conn, method, url, version, con_cls);
     n = *n_upload;
     *n_upload = 0;
     if (n) {
@@ -423,6 +453,10 @@ static int listen_socket(const char *text, struct core_err *err)
 
     if (!colon || (size_t)(colon - text) >= sizeof(host))
         return bad_listen(text, "not of the form ADDR:PORT", err);
+    /* getaddrinfo() takes port 65537 for 1, and names of services. */
+    n = strlen(colon + 1);
+    if (n < 1 || n > 5 || strspn(colon + 1, "0123456789") != n || atoi(colon + 1) > 65535)
+        return bad_listen(text, "the port is not a number from 0 to 65535", err);
     n = (size_t)(colon - text);
     snprintf(host, sizeof(host), "%.*s", (int)n, text);
     if (host[0] == '[' && host[n - 1] == ']') {

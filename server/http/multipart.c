@@ -12,6 +12,7 @@
 
 #include "core/base/err.h"
 #include "server/http/upload.h"
+#include "server/words.h"
 
 enum { BOUNDARY_MAX = 70 /* RFC 2046 */, PART_HEADERS_MAX = 8192 };
 
@@ -74,8 +75,9 @@ static struct text last_name(struct text name)
     return name;
 }
 
-/* Reads a part's headers: the name that its file has. */
-static int read_headers(struct text h, struct text *name, struct core_err *err)
+/* Reads a part's headers: the name that its file has, perhaps with folders. *is_field: it
+ * is the name of a form's field. */
+static int read_headers(struct text h, struct text *name, bool *is_field, struct core_err *err)
 {
     bool has_disposition = false;
 
@@ -85,6 +87,7 @@ static int read_headers(struct text h, struct text *name, struct core_err *err)
 
         if (line.n >= 20 && !strncasecmp(line.p, "Content-Disposition:", 20)) {
             has_disposition = find_parameter(line, "filename", name) && name->n;
+            *is_field = !has_disposition;
             if (!has_disposition)
                 has_disposition = find_parameter(line, "name", name);
         } else if (line.n >= 26 && !strncasecmp(line.p, "Content-Transfer-Encoding:", 26) &&
@@ -99,7 +102,6 @@ static int read_headers(struct text h, struct text *name, struct core_err *err)
     }
     if (!has_disposition)
         return malformed(err, "a part without a file name");
-    *name = last_name(*name);
     return 0;
 }
 
@@ -133,10 +135,22 @@ static bool find_delimiter(struct text in, struct text delimiter, bool is_first,
     return false;
 }
 
-static int read_part(struct upload *u, struct text part, struct core_err *err)
+static bool is_word(const char *list, struct text name)
+{
+    char word[32];
+
+    if (name.n >= sizeof(word))
+        return false;
+    memcpy(word, name.p, name.n);
+    word[name.n] = 0;
+    return srv_has_word(list, word);
+}
+
+static int read_part(struct upload *u, struct text part, const char *options, struct core_err *err)
 {
     const char *blank;
     struct text headers, name = {0};
+    bool is_field = false;
     int rc;
 
     if (part.n >= 2 && !memcmp(part.p, "\r\n", 2))
@@ -145,15 +159,23 @@ static int read_part(struct upload *u, struct text part, struct core_err *err)
     if (!blank)
         return malformed(err, "a part whose headers do not end");
     headers = (struct text){.p = part.p, .n = (size_t)(blank - part.p)};
-    rc = read_headers(headers, &name, err);
+    rc = read_headers(headers, &name, &is_field, err);
     if (rc < 0)
         return rc;
+    if (is_field && is_word(options, name))
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "file",
+                                  "the form has a field '%.*s': it belongs into the query, "
+                                  "?%.*s=...",
+                                  (int)name.n, name.p, (int)name.n, name.p);
+    if (upload__is_hidden(name.p, name.n))
+        return 0;
+    name = last_name(name);
     blank += 4;
     return upload__add(u, name.p, name.n, blank, (size_t)(part.p + part.n - blank), NULL, err);
 }
 
 int upload_read_multipart(struct upload *u, const char *type, const void *body, size_t n,
-                          struct core_err *err)
+                          const char *options, struct core_err *err)
 {
     struct text in = {.p = body ? body : "", .n = n}, boundary;
     char mark[BOUNDARY_MAX + 5];
@@ -179,7 +201,7 @@ int upload_read_multipart(struct upload *u, const char *type, const void *body, 
         in.n -= 2;
         if (!find_delimiter(in, delimiter, false, &at, &next))
             return malformed(err, "the last part does not end");
-        rc = read_part(u, (struct text){.p = in.p, .n = at}, err);
+        rc = read_part(u, (struct text){.p = in.p, .n = at}, options, err);
         if (rc < 0)
             return rc;
     }

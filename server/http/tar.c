@@ -84,6 +84,8 @@ static int read_entry(struct upload *u, struct archive *a, struct archive_entry 
         archive_entry_symlink(e))
         return core_err_set(err, CORE_E_BAD_FIELD, "the tar has '%.128s', which is not a file",
                             name);
+    if (upload__is_hidden(archive_entry_pathname(e), strlen(archive_entry_pathname(e))))
+        return 0;
     if (u->n == UPLOAD_FILES_MAX) /* before its bytes are unpacked */
         return core_err_set(err, CORE_E_BAD_FIELD, "the tar has more than %d files",
                             UPLOAD_FILES_MAX);

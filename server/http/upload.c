@@ -17,6 +17,20 @@ void upload_release(struct upload *u)
     *u = (struct upload){0};
 }
 
+bool upload__is_hidden(const char *path, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        size_t len = 0;
+
+        while (i + len < n && path[i + len] != '/' && path[i + len] != '\\')
+            len++;
+        if (len > 1 && path[i] == '.' && !(len == 2 && path[i + 1] == '.'))
+            return true;
+        i += len + 1;
+    }
+    return false;
+}
+
 int upload__add(struct upload *u, const char *name, size_t n_name, const void *bytes,
                 size_t n_bytes, void *owned, struct core_err *err)
 {

@@ -4,6 +4,7 @@
 #ifndef SERVER_HTTP_UPLOAD_H
 #define SERVER_HTTP_UPLOAD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,11 +26,14 @@ struct upload {
 };
 void upload_release(struct upload *u);
 
+/* Both readers leave out hidden files (upload__is_hidden()): they are not the library's. */
+
 /* multipart.c. `type` is the Content-Type with its boundary. Each part is a file:
- * named by its filename (without folders), else by its name.
- * CORE_E_BAD_FIELD (malformed: what), CORE_E_NOMEM. */
+ * named by its filename (without folders), else by its name; but a field that has the name
+ * of a query option (`options`, separated by spaces, or NULL) is meant as one, and refused.
+ * CORE_E_BAD_FIELD (malformed: what; a query option), CORE_E_NOMEM. */
 int upload_read_multipart(struct upload *u, const char *type, const void *body, size_t n,
-                          struct core_err *err);
+                          const char *options, struct core_err *err);
 
 /* tar.c. Regular files only; a file in a folder counts by its last name. No more
  * than `bytes_max` unpacked bytes in all.
@@ -37,6 +41,10 @@ int upload_read_multipart(struct upload *u, const char *type, const void *body, 
  * with ".."), CORE_E_BODY_TOO_LARGE, CORE_E_NOMEM. */
 int upload_read_tar(struct upload *u, const void *body, size_t n, uint64_t bytes_max,
                     struct core_err *err);
+
+/* True if a folder of the path, or its file, begins with a dot: .gitattributes, ._x of
+ * macOS, .git/config. Folders "." and ".." do not count. */
+bool upload__is_hidden(const char *path, size_t n);
 
 /* For the two readers. Appends a file, name copied; `owned` (may be NULL) is freed
  * with the upload, or at once if this fails. */

@@ -128,6 +128,12 @@ class Server:
     def put_cell(self, task, cell, **kwargs):
         return self.put(task, adapter_files(cell), **kwargs)
 
+    def talk(self, data, timeout=30):
+        """What the server answers to these bytes until it closes the connection."""
+        with self.raw(timeout) as c:
+            c.sendall(data)
+            return b"".join(iter(lambda: c.recv(65536), b""))
+
     def metrics(self):
         """{"name{labels}": value}."""
         text = self.request("GET", "/metrics").body.decode()
@@ -143,6 +149,11 @@ def adapter_files(cell):
         with open(os.path.join(folder, name), "rb") as f:
             files[name] = f.read()
     return files
+
+
+def own_files(cell, task):
+    """A golden's adapter with a content that no other task has."""
+    return {**adapter_files(cell), "README.md": task.encode()}
 
 
 def golden(cell):

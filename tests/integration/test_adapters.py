@@ -7,7 +7,7 @@ import socket
 import time
 import unittest
 
-from tests.integration.server import Server, adapter_files, multipart, tar, zstd
+from tests.integration.server import Server, adapter_files, multipart, own_files, tar, zstd
 
 CELL = "bert-peft-lora"
 
@@ -26,7 +26,7 @@ class Adapters(unittest.TestCase):
         return self.s.request("PUT", f"/v1/adapters/{task}", body, headers)
 
     def test_every_wrapping_gives_the_same_version(self):
-        files = adapter_files(CELL)
+        files = own_files(CELL, "wrap")
         plain = tar(files)
         answers = [self.s.put("wrap", files),
                    self.upload("wrap", plain, "application/x-tar"),
@@ -38,6 +38,57 @@ class Adapters(unittest.TestCase):
         self.assertEqual([a.status for a in answers], [201] + [200] * 6,
                          [a.body for a in answers])
         self.assertEqual(len({a.json["version"] for a in answers}), 1)
+
+    def test_201_is_a_new_version_whatever_the_task(self):
+        files = own_files(CELL, "new")
+        self.assertEqual([self.s.put(task, files).status for task in ("new1", "new2", "new1")],
+                         [201, 200, 200])
+
+    def test_hidden_files_are_left_out(self):
+        files = own_files(CELL, "hidden")
+        hidden = {".gitattributes": b"x", "._task.json": b"x", **files}
+        version = self.s.put("hidden", files).json["version"]
+        self.assertEqual(self.s.put("hidden", hidden).json["version"], version)
+        checkout = tar({".git/config": b"x", "a/.git/HEAD": b"x", **hidden})
+        self.assertEqual(self.upload("hidden", checkout).json["version"], version)
+
+    def test_a_query_parameter_has_one_value(self):
+        self.s.put_cell("query", CELL)
+        cases = [("DELETE", "?version", "version"), ("DELETE", "?version=", "version"),
+                 ("DELETE", "?version=zz", "version"), ("DELETE", "?version=" + "a" * 65, "version"),
+                 ("DELETE", "?version=12345678&version=12345679", "version"),
+                 ("PUT", "?dry_run", "dry_run"), ("PUT", "?dry_run=true&dry_run=false", "dry_run"),
+                 ("PUT", "?activate=false&activate", "activate")]
+        for method, query, name in cases:
+            body, form = multipart(own_files(CELL, "query")) if method == "PUT" else (None, "")
+            a = self.s.request(method, "/v1/adapters/query" + query, body, {"Content-Type": form})
+            self.assertEqual(a.error, (400, "bad_field", name), query)
+        self.assertEqual(self.s.request("GET", "/v1/adapters?limit").error,
+                         (400, "bad_field", "limit"))
+        self.assertEqual(self.s.request("GET", "/healthz?x").error, (400, "unknown_field", "x"))
+        self.assertEqual(self.s.request("GET", "/v1/adapters/query").json["generation"], 1)
+
+    def test_a_form_field_is_no_query_parameter(self):
+        body, form = multipart(adapter_files(CELL), "B")
+        body = b'--B\r\nContent-Disposition: form-data; name="dry_run"\r\n\r\ntrue\r\n' + body
+        self.assertEqual(self.upload("field", body, form).error, (400, "bad_field", "file"))
+
+    def test_bad_parameters_of_task_json_are_refused_at_once(self):
+        files = adapter_files(CELL)
+        task = json.loads(files["task.json"])
+        for name, value in (("foo", 1), ("stop", ""), ("top_p", 5), ("stream", True)):
+            files["task.json"] = json.dumps({**task, "parameters": {name: value}}).encode()
+            for query in ("", "?dry_run=true"):
+                a = self.s.put("defaults", files, query)
+                self.assertEqual(a.error, (422, "adapter_invalid", "parameters." + name))
+                self.assertIn("task.json", a.json["error"]["message"])
+        self.assertEqual(self.s.request("GET", "/v1/adapters/defaults").status, 404)
+
+    def test_labels_are_different(self):
+        files = adapter_files(CELL)
+        for labels in (["a", "a", "b"], ["a", "", "b"]):
+            files["task.json"] = json.dumps({"labels": labels}).encode()
+            self.assertEqual(self.s.put("labels", files).error, (422, "adapter_invalid", "labels"))
 
     def test_the_adapter_object(self):
         a = self.s.put_cell("object", CELL)
@@ -59,7 +110,7 @@ class Adapters(unittest.TestCase):
 
     def test_without_activation_the_pointer_stays(self):
         first = self.s.put_cell("later", CELL).json["version"]
-        a = self.s.put_cell("later", "bert-peft-lora-f16", query="?activate=false")
+        a = self.s.put("later", own_files("bert-peft-lora-f16", "later"), "?activate=false")
         self.assertEqual(a.status, 201, a.body)
         self.assertNotEqual(a.json["version"], first)
         self.assertEqual(self.s.infer({"task": "later", "input": "x"}).json["version"], first)
@@ -74,17 +125,23 @@ class Adapters(unittest.TestCase):
                                        "input": "x"}).error[:2], (404, "unknown_version"))
 
     def test_guards(self):
-        first = self.s.put_cell("guard", CELL, headers={"If-None-Match": "*"})
+        first = self.s.put_cell("guard", CELL, headers={"If-Match": "*"})
+        self.assertEqual(first.error[:2], (412, "version_mismatch"))
+        first = self.s.put("guard", own_files(CELL, "guard"), headers={"If-None-Match": "*"})
         self.assertEqual(first.status, 201)
         again = self.s.put_cell("guard", CELL, headers={"If-None-Match": "*"})
         self.assertEqual(again.error[:2], (412, "version_mismatch"))
         wrong = self.s.put_cell("guard", "bert-peft-ia3", headers={"If-Match": '"' + "0" * 64 + '"'})
         self.assertEqual(wrong.error[:2], (412, "version_mismatch"))
-        right = self.s.put_cell("guard", "bert-peft-ia3",
-                                headers={"If-Match": first.headers["ETag"]})
+        right = self.s.put("guard", own_files("bert-peft-ia3", "guard"),
+                           headers={"If-Match": first.headers["ETag"]})
         self.assertEqual((right.status, right.json["generation"]), (201, 2))
-        bad = self.s.put_cell("guard", CELL, headers={"If-Match": "x"})
-        self.assertEqual(bad.error, (400, "bad_field", "If-Match"))
+        etag = right.headers["ETag"]
+        for bad in ("x", etag + "x", etag[:-1], etag[1:], etag + ', "x"', "*x", etag[:20] + '"'):
+            a = self.s.put_cell("guard", CELL, headers={"If-Match": bad})
+            self.assertEqual(a.error, (400, "bad_field", "If-Match"), bad)
+        a = self.s.put_cell("guard", CELL, headers={"If-Match": "*"})
+        self.assertEqual((a.status in (200, 201), a.json["generation"]), (True, 3))
 
     def test_deleted_tasks_are_gone(self):
         self.s.put_cell("gone", CELL)
@@ -99,6 +156,9 @@ class Adapters(unittest.TestCase):
         self.assertEqual(self.s.put_cell("base", CELL).error[:2], (409, "name_reserved"))
         self.assertEqual(self.s.request("DELETE", "/v1/adapters/base").error[:2],
                          (409, "name_reserved"))
+        a = self.s.request("GET", "/v1/adapters/base")
+        self.assertEqual(a.error, (404, "unknown_task", "task"))
+        self.assertIn("the model itself", a.json["error"]["message"])
 
     def test_refusals(self):
         files = adapter_files(CELL)
@@ -111,7 +171,8 @@ class Adapters(unittest.TestCase):
             (tar({}), "application/x-tar", 422, "adapter_invalid"),
             (tar({"../x": b"1"}), "application/x-tar", 400, "bad_field"),
             (tar({"/etc/x": b"1"}), "application/x-tar", 400, "bad_field"),
-            (tar({".hidden": b"1"}), "application/x-tar", 400, "bad_field"),
+            (tar({".hidden": b"1"}), "application/x-tar", 422, "adapter_invalid"),
+            (tar({"a b": b"1"}), "application/x-tar", 400, "bad_field"),
             (tar({"a/x": b"1", "b/x": b"2"}), "application/x-tar", 400, "bad_field"),
             (tar({"x": bytes(2 << 20)}, "w:gz"), "application/gzip", 413, "body_too_large"),
             (tar({f"f{i}": b"" for i in range(300)}), None, 400, "bad_field"),
@@ -119,6 +180,7 @@ class Adapters(unittest.TestCase):
             (body, "multipart/form-data; boundary=other", 400, "bad_field"),
             (body[:-20], form, 400, "bad_field"),
             (body, "application/json", 415, "unsupported_media_type"),
+            (body, "multipart/form-data2; boundary=x", 415, "unsupported_media_type"),
             (body, "text/plain", 415, "unsupported_media_type"),
         ]
         for data, content_type, status, code in cases:
@@ -140,6 +202,9 @@ class Adapters(unittest.TestCase):
         self.assertEqual(self.s.put("-x", files).error, (400, "bad_field", "task"))
         self.assertEqual(self.s.put("a%20b", files).error, (400, "bad_field", "task"))
         self.assertEqual(self.s.put("..%2Fx", files).error[1], "unknown_route")
+        for method in ("GET", "PUT", "DELETE"):
+            self.assertEqual(self.s.request(method, "/v1/adapters/" + "a" * 129).error,
+                             (400, "bad_field", "task"))
 
     def test_list_in_pages(self):
         names = [f"page{i}" for i in range(5)]
@@ -183,7 +248,7 @@ class Adapters(unittest.TestCase):
         self.assertLess(after - before, 32 << 20)
 
     def test_chunked_uploads(self):
-        body, form = multipart(adapter_files(CELL))
+        body, form = multipart(own_files(CELL, "chunked"))
         conn = self.s.connect()
         pieces = (body[i:i + 1000] for i in range(0, len(body), 1000))
         conn.request("PUT", "/v1/adapters/chunked", pieces, {"Content-Type": form},
@@ -216,9 +281,14 @@ class Restart(unittest.TestCase):
             with Server("bert", env={"PEFTD_STORE": ""}) as other:
                 self.assertEqual(other.request("GET", "/v1/adapters").json["adapters"], [])
             again = Server("bert", "--store", store)
+            m = again.metrics()
+            self.assertEqual((m['peftd_adapters{state="stored"}'],
+                              m['peftd_adapters{state="resident"}']), (1, 0))
             self.assertEqual(again.request("GET", "/v1/adapters/kept").json["state"], "stored")
             self.assertEqual(again.infer({"task": "kept", "input": "x"}).json["output"], want)
             m = again.metrics()
+            self.assertEqual((m['peftd_adapters{state="stored"}'],
+                              m['peftd_adapters{state="resident"}']), (0, 1))
             self.assertEqual(m['peftd_adapter_loads_total{task="kept",result="ok"}'], 1)
             again.__exit__(None, None, None)
 

@@ -6,7 +6,7 @@ import threading
 import time
 import unittest
 
-from tests.integration.server import ENDLESS, Server, golden
+from tests.integration.server import ENDLESS, Server, adapter_files, golden
 
 TOL = 2e-5
 
@@ -75,6 +75,18 @@ class Encoder(unittest.TestCase):
         self.assertEqual(len(out["tokens"]), j["usage"]["prompt_tokens"] - 2)  # [CLS], [SEP]
         for t in out["tokens"] + out["entities"]:
             self.assertEqual(t["text"], text[t["start"]:t["end"]])
+
+    def test_tagging_of_a_pair_tells_which_text(self):
+        files = adapter_files("bert-peft-lora-tagging")
+        files["task.json"] = json.dumps({"labels": ["B-A", "B-B", "B-C", "B-D", "B-E"]}).encode()
+        self.s.put("everything", files)
+        texts = "the cat 猫 runs in Köln", "a dog 犬 in Bern runs home from the cat in Köln"
+        out = self.s.infer({"task": "everything",
+                            "input": {"text": texts[0], "text_pair": texts[1]}}).json["output"]
+        for part in ("tokens", "entities"):
+            self.assertIn(1, [t.get("sequence") for t in out[part]], part)
+            for t in out[part]:
+                self.assertEqual(t["text"], texts[t.get("sequence", 0)][t["start"]:t["end"]])
 
     def test_tagging_of_tokens_tags_all_of_them(self):
         case = golden("bert-peft-lora-tagging")["cases"][2]
@@ -269,11 +281,23 @@ class Limits(unittest.TestCase):
                 self.assertIn(b"413 ", c.recv(65536))
 
     def test_a_full_queue_is_429(self):
-        with Server("bert", "--max-queue", "4") as s:
-            a = s.infer({"task": "base", "inputs": ["x"] * 5})
+        with Server("llama", "--max-queue", "4", "--max-batch-jobs", "1", "--context-max",
+                    "100000", "--kv-bytes", "256MiB") as s:
+            endless = json.dumps({"task": "base", "inputs": ["x"], "parameters": {
+                "max_tokens": ENDLESS, "ignore_eos": True}})
+            busy = [s.connect() for _ in range(4)]
+            for i, connection in enumerate(busy):
+                connection.request("POST", "/v1/infer", endless)
+                s.wait_until(lambda: s.metrics()["vllm:num_requests_running"] == 1)
+                s.wait_until(lambda: s.metrics()["vllm:num_requests_waiting"] == i)
+            a = s.infer({"task": "base", "inputs": ["x"] * 2})
             self.assertEqual(a.error[:2], (429, "overloaded"))
             self.assertEqual(a.headers["Retry-After"], "1")
-            self.assertEqual(s.infer({"task": "base", "inputs": ["x"] * 4}).status, 200)
+            for connection in busy:
+                connection.close()
+            s.wait_until(lambda: s.metrics()["vllm:num_requests_running"] == 0)
+            self.assertEqual(s.infer({"task": "base", "inputs": ["x"] * 4,
+                                      "parameters": {"max_tokens": 1}}).status, 200)
 
     def test_too_many_bytes_at_once_are_429(self):
         with Server("bert", "--max-inflight-bytes", "16KiB") as s:

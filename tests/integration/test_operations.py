@@ -4,10 +4,11 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
-from tests.integration.server import ENDLESS, GOLDEN, PEFTD, Server
+from tests.integration.server import ENDLESS, GOLDEN, PEFTD, Server, adapter_files
 
 
 class Operations(unittest.TestCase):
@@ -29,8 +30,7 @@ class Operations(unittest.TestCase):
         self.assertEqual(a.headers["Content-Length"], "15")
 
     def test_unknown_route(self):
-        for path in ("/", "/v1", "/v1/infer/", "/v1/adapters/a/b", "/v1/adapters/", "/healthz/x",
-                     "/v1/adapters/" + "a" * 129):
+        for path in ("/", "/v1", "/v1/infer/", "/v1/adapters/a/b", "/v1/adapters/", "/healthz/x"):
             self.assertEqual(self.s.request("GET", path).error, (404, "unknown_route", None), path)
 
     def test_wrong_method_names_the_right_ones(self):
@@ -44,6 +44,34 @@ class Operations(unittest.TestCase):
     def test_unknown_query_parameter(self):
         self.assertEqual(self.s.request("GET", "/v1/adapters?limt=3").error,
                          (400, "unknown_field", "limt"))
+
+    def test_a_body_where_there_must_be_none(self):
+        for method, path in (("GET", "/healthz"), ("DELETE", "/v1/adapters/x")):
+            a = self.s.request(method, path, b"x")
+            self.assertEqual(a.error[:2], (413, "body_too_large"))
+            self.assertEqual(a.json["error"]["message"], "this route takes no body")
+
+    def test_identity_is_no_encoding(self):
+        body = json.dumps({"task": "base", "input": "x"})
+        for encoding, status in (("identity", 200), ("Identity", 200), ("gzip", 415)):
+            a = self.s.request("POST", "/v1/infer", body, {"Content-Encoding": encoding})
+            self.assertEqual(a.status, status, encoding)
+
+    def test_a_head_that_can_be_read_in_two_ways_is_refused(self):
+        hidden = b"GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
+        for head, param in ((b"", b"Host"), (b"Host: x\r\nHost: y", b"Host"),
+                            (b"Host: x\r\nContent-Length: 2\r\nContent-Length: 3", b"Content-Length"),
+                            (b"Host: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked",
+                             b"Transfer-Encoding"),
+                            (b"Host: x\r\nTransfer-Encoding: gzip, chunked", b"Transfer-Encoding"),
+                            (b"Host: x\r\nContent-Length : 5", None)):
+            head = b"POST /v1/infer HTTP/1.1\r\n" + head + (b"\r\n" if head else b"")
+            answer = self.s.talk(head + b"\r\n0\r\n\r\n" + hidden)
+            self.assertEqual(answer.count(b"HTTP/1.1 "), 1, answer)  # then it is closed
+            self.assertTrue(answer.startswith(b"HTTP/1.1 400 "), answer)
+            self.assertIn(b"\r\nX-Request-Id: req-", answer)
+            self.assertIn(b'"param":"%s"' % param if param else b'"param":null', answer)
+        self.assertIn(b"200", self.s.talk(b"GET /healthz HTTP/1.0\r\n\r\n"))
 
     def test_request_id_is_echoed_if_valid(self):
         a = self.s.request("GET", "/healthz", headers={"X-Request-Id": "my.id_1-2"})
@@ -205,6 +233,18 @@ class CommandLine(unittest.TestCase):
         for flag in ("--model", "--store", "--listen", "--max-batch-tokens", "--drain-seconds"):
             self.assertIn(flag, out)
 
+    def test_help_is_a_command_or_a_flag_and_else_a_value(self):
+        for args in (["help"], ["-h"], ["serve", "--help"], ["serve", "--store", "x", "-h"]):
+            self.assertIn("--max-queue", self.run_peftd(*args).stdout, args)
+        p = self.run_peftd("serve", "--model", "/nonexistent", "--listen", "x", "--store", "help")
+        self.assertEqual((p.returncode, p.stdout), (1, ""))
+
+    def test_a_port_is_a_number_to_65535(self):
+        for port in ("65536", "99999", "131072", "http", "", "+80", " 80", "080000", "8080x", "-1"):
+            p = self.run_peftd("serve", "--model", "/nonexistent", "--listen", "127.0.0.1:" + port)
+            self.assertEqual(p.returncode, 1)
+            self.assertIn("the port is not a number from 0 to 65535", p.stderr, port)
+
     def test_unknown_settings_are_errors(self):
         for args, env in ((["serve", "--modle", "x"], {}), (["serve"], {"PEFTD_MODLE": "x"}),
                           (["serve", "--max-queue", "many"], {}), (["bake"], {})):
@@ -220,6 +260,21 @@ class CommandLine(unittest.TestCase):
         self.assertRegex(p.stdout, r"kind classification, method lora, \d+ bytes")
         self.assertIn("LOWRANK", p.stdout)
         self.assertIn("HEAD", p.stdout)
+
+    def test_check_refuses_what_requests_could_not_use(self):
+        base = os.path.join(GOLDEN, "bases", "bert")
+        with tempfile.TemporaryDirectory() as folder:
+            for name, data in adapter_files("bert-peft-lora").items():
+                with open(os.path.join(folder, name), "wb") as f:
+                    f.write(data)
+            with open(os.path.join(folder, ".gitattributes"), "wb") as f:
+                f.write(b"x")
+            self.assertEqual(self.run_peftd("check", "--model", base, folder).returncode, 0)
+            with open(os.path.join(folder, "task.json"), "w", encoding="utf-8") as f:
+                f.write('{"parameters": {"top_p": 5}}')
+            p = self.run_peftd("check", "--model", base, folder)
+        self.assertEqual(p.returncode, 1)
+        self.assertRegex(p.stderr, r"adapter_invalid: task\.json: parameters\.top_p: ")
 
     def test_check_fails_if_one_does_not_fit(self):
         base = os.path.join(GOLDEN, "bases", "bert")

@@ -79,6 +79,19 @@ START_TEST(tasks_beyond_the_limit_are_other)
 }
 END_TEST
 
+START_TEST(a_task_called_other_shares_the_series_of_the_others)
+{
+    struct metrics *m = NULL;
+
+    ck_assert_int_eq(metrics_new(&m, 2, NULL), 0);
+    call(m, "other", 3);
+    call(m, NULL, 2);
+    ck_assert(has(m, "peftd_requests_total{task=\"other\",code=\"200\"} 5\n"));
+    ck_assert(!has(m, "peftd_requests_total{task=\"other\",code=\"200\"} 3\n"));
+    metrics_free(&m);
+}
+END_TEST
+
 START_TEST(a_busier_task_takes_the_series_of_an_idle_one)
 {
     struct metrics *m = NULL;
@@ -149,6 +162,7 @@ Suite *metrics_suite(void)
     tcase_add_test(t, observations_fall_into_the_first_bucket_that_holds_them);
     tcase_add_test(t, calls_are_counted_by_task_and_status);
     tcase_add_test(t, tasks_beyond_the_limit_are_other);
+    tcase_add_test(t, a_task_called_other_shares_the_series_of_the_others);
     tcase_add_test(t, a_busier_task_takes_the_series_of_an_idle_one);
     tcase_add_test(t, a_held_slot_changes_no_hands);
     tcase_add_test(t, hundreds_of_names_keep_their_counts);

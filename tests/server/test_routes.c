@@ -45,15 +45,19 @@ START_TEST(other_paths_are_unknown)
 }
 END_TEST
 
-START_TEST(a_name_that_is_too_long_is_no_task)
+START_TEST(a_name_that_is_too_long_is_a_bad_task)
 {
     char path[200] = "/v1/adapters/", task[ADS_NAME_MAX + 1], allow[64];
+    struct core_err err = {0};
 
     memset(path + 13, 'a', ADS_NAME_MAX);
     ck_assert_ptr_nonnull(srv_route_find("GET", path, task, allow, NULL));
     ck_assert_uint_eq(strlen(task), ADS_NAME_MAX);
     path[13 + ADS_NAME_MAX] = 'a';
-    ck_assert_ptr_null(srv_route_find("GET", path, task, allow, NULL));
+    ck_assert_ptr_null(srv_route_find("GET", path, task, allow, &err));
+    ck_assert_int_eq(err.code, CORE_E_BAD_FIELD);
+    ck_assert_str_eq(err.param, "task");
+    ck_assert_str_eq(allow, "");
 }
 END_TEST
 
@@ -65,7 +69,7 @@ Suite *routes_suite(void)
     tcase_add_test(t, a_path_finds_its_route_and_its_task);
     tcase_add_test(t, allow_is_computed_from_the_table);
     tcase_add_loop_test(t, other_paths_are_unknown, 0, sizeof(unknown) / sizeof(unknown[0]));
-    tcase_add_test(t, a_name_that_is_too_long_is_no_task);
+    tcase_add_test(t, a_name_that_is_too_long_is_a_bad_task);
     suite_add_tcase(s, t);
     return s;
 }

@@ -97,6 +97,12 @@ static const struct {
     {{"--cpu-level=avx"}, {NULL}, NULL, CORE_E_BAD_FIELD, "cpu_level"},
     {{"--cpu-level="}, {NULL}, NULL, CORE_E_BAD_FIELD, "cpu_level"},
     {{NULL}, {"PEFTD_NOPE=1"}, NULL, CORE_E_UNKNOWN_FIELD, ""},
+    {{NULL}, {"PEFTD_PORT=8080"}, NULL, CORE_E_UNKNOWN_FIELD, ""},
+    {{NULL}, {"PEFTD_PORTS=tcp://10.0.0.1:80"}, NULL, CORE_E_UNKNOWN_FIELD, ""},
+    {{NULL}, {"PEFTD_PORT_HTTP=80"}, NULL, CORE_E_UNKNOWN_FIELD, ""},
+    {{NULL}, {"PEFTD_PORT_80_TCP_NAME=x"}, NULL, CORE_E_UNKNOWN_FIELD, ""},
+    {{NULL}, {"PEFTD_SERVICE_NAME=x"}, NULL, CORE_E_UNKNOWN_FIELD, ""},
+    {{NULL}, {"PEFTD_SERVICE_PORT=http"}, NULL, CORE_E_UNKNOWN_FIELD, ""},
     {{NULL}, {"PEFTD_max_queue=1"}, NULL, CORE_E_UNKNOWN_FIELD, ""},
     {{NULL}, {"PEFTD_MAX_QUEUE="}, NULL, CORE_E_BAD_FIELD, "max_queue"},
     {{NULL}, {NULL}, "{\"nope\": 1}", CORE_E_UNKNOWN_FIELD, "nope"},
@@ -135,11 +141,27 @@ START_TEST(kubernetes_service_links_are_not_settings)
     struct core_err err = {0};
     int n;
 
-    ck_assert_int_eq(load(&cfg, ARGS(NULL),
-                          ENV("PEFTD_SERVICE_HOST=10.0.0.1", "PEFTD_PORT=tcp://10.0.0.1:80",
-                              "PEFTD_PORT_80_TCP_ADDR=10.0.0.1"),
-                          &n, &err),
-                     0);
+    ck_assert_int_eq(
+        load(&cfg, ARGS(NULL),
+             ENV("PEFTD_SERVICE_HOST=10.0.0.1", "PEFTD_SERVICE_PORT=80",
+                 "PEFTD_SERVICE_PORT_HTTP=80", "PEFTD_PORT=tcp://10.0.0.1:80",
+                 "PEFTD_PORT_80_TCP=tcp://10.0.0.1:80", "PEFTD_PORT_80_TCP_PROTO=tcp",
+                 "PEFTD_PORT_80_TCP_PORT=80", "PEFTD_PORT_80_TCP_ADDR=10.0.0.1",
+                 "PEFTD_EU_2_SERVICE_HOST=10.0.0.2", "PEFTD_EU_2_PORT_80_TCP_ADDR=10.0.0.2"),
+             &n, &err),
+        0);
+    srv_config_release(&cfg);
+}
+END_TEST
+
+START_TEST(limits_in_messages_are_whole)
+{
+    struct srv_config cfg;
+    struct core_err err = {0};
+    int n;
+
+    ck_assert_int_eq(load(&cfg, ARGS("--store-bytes", "x"), ENV(NULL), &n, &err), CORE_E_BAD_FIELD);
+    ck_assert_ptr_nonnull(strstr(err.msg, "from 0 to 1000000000000000000,"));
     srv_config_release(&cfg);
 }
 END_TEST
@@ -193,6 +215,7 @@ Suite *srv_config_suite(void)
     tcase_add_loop_test(t, what_is_unknown_or_out_of_range_is_an_error, 0,
                         sizeof(bad) / sizeof(bad[0]));
     tcase_add_test(t, kubernetes_service_links_are_not_settings);
+    tcase_add_test(t, limits_in_messages_are_whole);
     tcase_add_test(t, help_and_json_are_made_from_the_table);
     tcase_add_test(t, load_survives_every_allocation_failure);
     suite_add_tcase(s, t);

@@ -1,8 +1,10 @@
 /* JSON of POST /v1/infer to items; the refusals over HTTP are in tests/integration. */
 #include <check.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/base/alloc.h"
+#include "core/base/file.h"
 #include "server/api/infer.h"
 #include "server/arena.h"
 
@@ -120,6 +122,97 @@ START_TEST(what_a_request_gives_wins_over_the_tasks_defaults)
 }
 END_TEST
 
+START_TEST(null_is_as_if_it_were_not_there)
+{
+    struct infer in = {0};
+    struct arena a = {0};
+    struct core_err err = {0};
+
+    ck_assert_int_eq(
+        parse(&in,
+              "{\"task\": \"t\", \"tasks\": null, \"inputs\": null, \"stream\": null,"
+              "\"parameters\": null, \"requests\": null, \"input\": {\"text\": \"x\","
+              "\"text_pair\": null, \"question\": null, \"context\": null, \"messages\": null,"
+              "\"choices\": null, \"tokens\": null, \"token_types\": null}}",
+              &a, &err),
+        0);
+    ck_assert_int_eq(in.item[0].input[0].form, TASK_TEXT);
+    ck_assert(!in.item[0].is_stream && !in.is_requests);
+    ck_assert_int_eq(parse(&in, "{\"task\": null, \"input\": \"x\"}", &a, &err),
+                     CORE_E_MISSING_FIELD);
+    ck_assert_int_eq(parse(&in, "{\"task\": \"t\", \"input\": \"x\", \"foo\": null}", &a, &err),
+                     CORE_E_UNKNOWN_FIELD);
+    arena_release(&a);
+}
+END_TEST
+
+static const struct {
+    const char *number, *text;
+} numbers[] = {
+    {"99999999999999999999", "too big integer"},
+    {"1e400", "real number overflow"},
+};
+
+START_TEST(a_number_beyond_all_types_is_named_with_its_place)
+{
+    struct infer in = {0};
+    struct arena a = {0};
+    struct core_err err = {0};
+    char body[80];
+
+    snprintf(body, sizeof(body), "{\n\"seed\": %s}", numbers[_i].number);
+    ck_assert_int_eq(parse(&in, body, &a, &err), CORE_E_BAD_JSON);
+    ck_assert_ptr_nonnull(strstr(err.msg, numbers[_i].text));
+    ck_assert_ptr_nonnull(strstr(err.msg, numbers[_i].number));
+    ck_assert_ptr_nonnull(strstr(err.msg, "(line 2, column "));
+    ck_assert_ptr_null(strstr(err.msg, "is not JSON"));
+    arena_release(&a);
+}
+END_TEST
+
+START_TEST(whole_limits_are_told_as_whole_numbers)
+{
+    struct infer in = {0};
+    struct arena a = {0};
+    struct core_err err = {0};
+
+    parse(&in, "{\"task\": \"t\", \"input\": \"x\", \"parameters\": {\"max_tokens\": 0}}", &a,
+          &err);
+    ck_assert_str_eq(err.msg, "parameters.max_tokens: expected a whole number from 1 to 16777216");
+    arena_release(&a);
+}
+END_TEST
+
+static const struct {
+    const char *text;
+    int code;
+    const char *param;
+} tasks[] = {
+    {"{\"parameters\": {\"foo\": 1}}", CORE_E_ADAPTER_INVALID, "parameters.foo"},
+    {"{\"parameters\": {\"stop\": \"\"}}", CORE_E_ADAPTER_INVALID, "parameters.stop"},
+    {"{\"parameters\": {\"top_p\": 5}}", CORE_E_ADAPTER_INVALID, "parameters.top_p"},
+    {"{\"parameters\": {\"stream\": true}}", CORE_E_ADAPTER_INVALID, "parameters.stream"},
+    {"{\"parameters\": {\"top_p\": 0.5, \"stop\": [\"a\"], \"n\": null}}", 0, ""},
+    {"{\"parameters\": null}", 0, ""},
+    {"{}", 0, ""},
+    {"[", 0, ""}, /* for the compiler to refuse */
+};
+
+START_TEST(parameters_of_a_task_json_pass_the_same_table)
+{
+    const struct core_file file[] = {
+        {.name = "x"},
+        {.name = "task.json", .bytes = tasks[_i].text, .n_bytes = strlen(tasks[_i].text)}};
+    struct core_err err = {0};
+
+    ck_assert_int_eq(infer_params_check(file, 2, &err), tasks[_i].code);
+    ck_assert_str_eq(err.param, tasks[_i].param);
+    if (tasks[_i].code)
+        ck_assert_ptr_nonnull(strstr(err.msg, "task.json: "));
+    ck_assert_int_eq(infer_params_check(file, 1, NULL), 0);
+}
+END_TEST
+
 START_TEST(an_element_of_requests_fails_alone)
 {
     struct infer in = {0};
@@ -187,6 +280,12 @@ Suite *infer_parse_suite(void)
     tcase_add_test(t, tasks_may_name_a_version);
     tcase_add_test(t, parameters_are_read_and_marked_as_given);
     tcase_add_test(t, what_a_request_gives_wins_over_the_tasks_defaults);
+    tcase_add_test(t, null_is_as_if_it_were_not_there);
+    tcase_add_loop_test(t, a_number_beyond_all_types_is_named_with_its_place, 0,
+                        sizeof(numbers) / sizeof(numbers[0]));
+    tcase_add_test(t, whole_limits_are_told_as_whole_numbers);
+    tcase_add_loop_test(t, parameters_of_a_task_json_pass_the_same_table, 0,
+                        sizeof(tasks) / sizeof(tasks[0]));
     tcase_add_test(t, an_element_of_requests_fails_alone);
     tcase_add_test(t, the_number_of_jobs_is_limited);
     tcase_add_test(t, parsing_survives_every_allocation_failure);

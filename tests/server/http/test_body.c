@@ -48,6 +48,18 @@ START_TEST(one_byte_above_the_limit_is_refused)
 }
 END_TEST
 
+START_TEST(where_there_must_be_no_body_the_message_says_so)
+{
+    atomic_uint_fast64_t total = 0;
+    struct http_body b = {.total = &total};
+    struct core_err err = {0};
+
+    ck_assert_int_eq(http_body_add(&b, "x", 1, 0, 1 << 20, &err), CORE_E_BODY_TOO_LARGE);
+    ck_assert_str_eq(err.msg, "this route takes no body");
+    http_body_release(&b);
+}
+END_TEST
+
 START_TEST(all_bodies_together_have_a_limit)
 {
     atomic_uint_fast64_t total = 0;
@@ -83,6 +95,7 @@ Suite *body_suite(void)
 
     tcase_add_test(t, pieces_of_any_size_make_the_same_body);
     tcase_add_test(t, one_byte_above_the_limit_is_refused);
+    tcase_add_test(t, where_there_must_be_no_body_the_message_says_so);
     tcase_add_test(t, all_bodies_together_have_a_limit);
     tcase_add_test(t, short_memory_counts_nothing);
     suite_add_tcase(s, t);

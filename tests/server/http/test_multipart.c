@@ -15,7 +15,7 @@ Suite *multipart_suite(void);
 
 static int read_form(struct upload *u, const char *type, const char *body, struct core_err *err)
 {
-    return upload_read_multipart(u, type, body, strlen(body), err);
+    return upload_read_multipart(u, type, body, strlen(body), "dry_run activate", err);
 }
 
 START_TEST(each_part_is_a_file_named_by_its_filename_or_name)
@@ -53,6 +53,40 @@ START_TEST(quotes_preamble_case_and_epilogue_are_fine)
                      0);
     ck_assert_uint_eq(u.n, 1);
     ck_assert_uint_eq(u.file[0].n_bytes, 1);
+    upload_release(&u);
+}
+END_TEST
+
+START_TEST(hidden_files_are_left_out)
+{
+    struct upload u = {0};
+
+    ck_assert_int_eq(read_form(&u, TYPE,
+                               PART("name=f; filename=\".gitattributes\"", "x")
+                                   PART("name=f; filename=\"._a.json\"", "x")
+                                       PART("name=f; filename=\".git/config\"", "x")
+                                           PART("name=f; filename=\"./a.json\"", "{}") END,
+                               NULL),
+                     0);
+    ck_assert_uint_eq(u.n, 1);
+    ck_assert_str_eq(u.file[0].name, "a.json");
+    upload_release(&u);
+}
+END_TEST
+
+START_TEST(a_field_that_is_a_query_option_is_no_file)
+{
+    struct upload u = {0};
+    struct core_err err = {0};
+
+    ck_assert_int_eq(read_form(&u, TYPE, PART("name=\"dry_run\"", "true") END, &err),
+                     CORE_E_BAD_FIELD);
+    ck_assert_ptr_nonnull(strstr(err.msg, "?dry_run="));
+    ck_assert_int_eq(read_form(&u, TYPE, PART("name=activate; filename=\"\"", "0") END, NULL),
+                     CORE_E_BAD_FIELD);
+    /* a file may be called so */
+    ck_assert_int_eq(read_form(&u, TYPE, PART("name=f; filename=dry_run", "") END, NULL), 0);
+    ck_assert_uint_eq(u.n, 1);
     upload_release(&u);
 }
 END_TEST
@@ -110,7 +144,7 @@ START_TEST(every_prefix_of_a_form_is_refused)
         char *copy = core_malloc(n); /* exact, so that a sanitizer sees one byte too far */
 
         memcpy(copy, form, n);
-        ck_assert_int_eq(upload_read_multipart(&u, TYPE, copy, n, NULL), CORE_E_BAD_FIELD);
+        ck_assert_int_eq(upload_read_multipart(&u, TYPE, copy, n, NULL, NULL), CORE_E_BAD_FIELD);
         upload_release(&u);
         core_free(copy);
     }
@@ -145,6 +179,8 @@ Suite *multipart_suite(void)
 
     tcase_add_test(t, each_part_is_a_file_named_by_its_filename_or_name);
     tcase_add_test(t, quotes_preamble_case_and_epilogue_are_fine);
+    tcase_add_test(t, hidden_files_are_left_out);
+    tcase_add_test(t, a_field_that_is_a_query_option_is_no_file);
     tcase_add_test(t, a_form_without_parts_has_no_files);
     tcase_add_loop_test(t, malformed_forms_are_refused, 0, sizeof(bad) / sizeof(bad[0]));
     tcase_add_test(t, every_prefix_of_a_form_is_refused);

@@ -71,10 +71,29 @@ START_TEST(regular_files_are_taken_whatever_the_compression)
 }
 END_TEST
 
+START_TEST(hidden_files_are_left_out)
+{
+    static const struct entry e[] = {{".gitattributes", 0, NULL, 5},
+                                     {"./.git/config", 0, NULL, 99999},
+                                     {"dir/._model.bin", 0, NULL, 5},
+                                     {"./a.b", 0, NULL, 1}};
+    const size_t n = make(e, 4, NULL);
+    struct upload u = {0};
+
+    ck_assert_int_eq(upload_read_tar(&u, archive, n, 10, NULL), 0);
+    ck_assert_uint_eq(u.n, 1);
+    ck_assert_str_eq(u.file[0].name, "a.b");
+    upload_release(&u);
+}
+END_TEST
+
 static const struct {
     struct entry e;
     int code;
 } bad[] = {
+    {{".hidden", 0, NULL, 1}, CORE_E_ADAPTER_INVALID}, /* and nothing else */
+    {{".hidden", AE_IFLNK, "/etc/passwd", 0}, CORE_E_BAD_FIELD},
+    {{".git/../x", 0, NULL, 1}, CORE_E_BAD_FIELD},
     {{"link", AE_IFLNK, "/etc/passwd", 0}, CORE_E_BAD_FIELD},
     {{"hard", 0, "other", 0}, CORE_E_BAD_FIELD},
     {{"pipe", AE_IFIFO, NULL, 0}, CORE_E_BAD_FIELD},
@@ -159,6 +178,7 @@ Suite *tar_suite(void)
     TCase *t = tcase_create("tar");
 
     tcase_add_loop_test(t, regular_files_are_taken_whatever_the_compression, 0, 3);
+    tcase_add_test(t, hidden_files_are_left_out);
     tcase_add_loop_test(t, what_is_not_a_plain_file_within_the_limit_is_refused, 0,
                         sizeof(bad) / sizeof(bad[0]));
     tcase_add_test(t, the_limit_holds_for_all_files_together);
