@@ -131,10 +131,6 @@ void srv_request_name(struct srv_request *r, const char *wanted);
  * operation on another thread may outlive, so that thread needs a copy. */
 const char *http_header(const struct srv_request *r, const char *name);
 const char *http_query(const struct srv_request *r, const char *name);
-/* Every query argument, `value` "" if it has none; stops at the first non-zero
- * return and returns it. */
-int http_query_each(const struct srv_request *r,
-                    int (*fn)(void *arg, const char *name, const char *value), void *arg);
 /* Resumes the suspended connection; only as srv_request_wake_locked() says. */
 void http_resume(struct srv_request *r);
 

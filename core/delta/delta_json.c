@@ -140,6 +140,19 @@ static int check_labels(struct delta_builder *b, const char *const *text, size_t
     return 0;
 }
 
+/* A label's number: an integer, or as text, which AdapterHub writes when it was given the ids
+ * as texts and reads back as numbers. -1 for anything else. */
+static json_int_t label_id(const json_t *v)
+{
+    const char *text = json_string_value(v);
+
+    if (json_is_integer(v))
+        return json_integer_value(v);
+    if (!text || !*text || strlen(text) > 9 || text[strspn(text, "0123456789")])
+        return -1;
+    return strtol(text, NULL, 10);
+}
+
 int delta__json_labels(struct delta_builder *b, const json_t *labels, const char *what)
 {
     const size_t n = json_is_object(labels) ? json_object_size(labels) : json_array_size(labels);
@@ -166,7 +179,7 @@ int delta__json_labels(struct delta_builder *b, const json_t *labels, const char
     }
     json_object_foreach((json_t *)labels, key, v)
     {
-        const json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
+        const json_int_t id = label_id(v);
 
         if (id < 0 || (size_t)id >= n || text[id])
             return bad_labels(b, what);

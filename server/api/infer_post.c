@@ -10,13 +10,13 @@
  * fail as a whole; each of `requests` stands alone. */
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "adapters_store/ads_store.h"
 #include "core/base/lock.h"
 #include "core/delta/delta.h"
 #include "core/engine/engine.h"
 #include "server/api/infer.h"
+#include "server/http/media.h"
 #include "server/json_writer.h"
 #include "server/request.h"
 #include "server/routes.h"
@@ -219,8 +219,8 @@ static int check_type(const struct srv_request *r, struct core_err *err)
     const char *type = http_header(r, "Content-Type");
 
     /* `curl -d` sends JSON under the type of a form unless told otherwise. */
-    if (type && strncasecmp(type, "application/json", 16) != 0 &&
-        strncasecmp(type, "application/x-www-form-urlencoded", 33) != 0)
+    if (type && !http_is_media_type(type, "application/json") &&
+        !http_is_media_type(type, "application/x-www-form-urlencoded"))
         return core_err_set(err, CORE_E_MEDIA_TYPE, "the body must be application/json");
     return 0;
 }

@@ -59,6 +59,8 @@ static void write_engine(struct engine *e, struct core_buf *out)
     metrics_head(out, "peftd_kv_blocks", "gauge", "Blocks of key and value memory.");
     value(out, "peftd_kv_blocks{state=\"used\"}", (double)st.kv_blocks_used);
     value(out, "peftd_kv_blocks{state=\"free\"}", (double)(st.kv_blocks_total - st.kv_blocks_used));
+    one(out, "peftd_preemptions_total", "counter",
+        "Sequences put back into the queue for want of blocks.", (double)st.n_preemptions);
     one(out, "vllm:num_requests_running", "gauge", "Inputs in the engine.", (double)st.n_running);
     one(out, "vllm:num_requests_waiting", "gauge", "Inputs that wait.", (double)st.n_waiting);
 }

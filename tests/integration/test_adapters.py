@@ -280,17 +280,16 @@ class Restart(unittest.TestCase):
             store = s.store
             with Server("bert", env={"PEFTD_STORE": ""}) as other:
                 self.assertEqual(other.request("GET", "/v1/adapters").json["adapters"], [])
-            again = Server("bert", "--store", store)
-            m = again.metrics()
-            self.assertEqual((m['peftd_adapters{state="stored"}'],
-                              m['peftd_adapters{state="resident"}']), (1, 0))
-            self.assertEqual(again.request("GET", "/v1/adapters/kept").json["state"], "stored")
-            self.assertEqual(again.infer({"task": "kept", "input": "x"}).json["output"], want)
-            m = again.metrics()
-            self.assertEqual((m['peftd_adapters{state="stored"}'],
-                              m['peftd_adapters{state="resident"}']), (0, 1))
-            self.assertEqual(m['peftd_adapter_loads_total{task="kept",result="ok"}'], 1)
-            again.__exit__(None, None, None)
+            with Server("bert", "--store", store) as again:
+                m = again.metrics()
+                self.assertEqual((m['peftd_adapters{state="stored"}'],
+                                  m['peftd_adapters{state="resident"}']), (1, 0))
+                self.assertEqual(again.request("GET", "/v1/adapters/kept").json["state"], "stored")
+                self.assertEqual(again.infer({"task": "kept", "input": "x"}).json["output"], want)
+                m = again.metrics()
+                self.assertEqual((m['peftd_adapters{state="stored"}'],
+                                  m['peftd_adapters{state="resident"}']), (0, 1))
+                self.assertEqual(m['peftd_adapter_loads_total{task="kept",result="ok"}'], 1)
 
 
 class SlowClient(unittest.TestCase):

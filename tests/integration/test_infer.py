@@ -243,8 +243,9 @@ class Encoder(unittest.TestCase):
         self.assertEqual(self.s.infer({"task": f"base@{base[:8]}", "input": "x"}).status, 200)
 
     def test_media_type_must_be_json(self):
-        a = self.s.request("POST", "/v1/infer", b"{}", {"Content-Type": "text/plain"})
-        self.assertEqual(a.error, (415, "unsupported_media_type", None))
+        for other in ("text/plain", "application/jsonlines"):
+            a = self.s.request("POST", "/v1/infer", b"{}", {"Content-Type": other})
+            self.assertEqual(a.error, (415, "unsupported_media_type", None))
         a = self.s.request("POST", "/v1/infer", b"{}", {"Content-Encoding": "gzip"})
         self.assertEqual(a.error, (415, "unsupported_media_type", None))
 

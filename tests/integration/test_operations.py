@@ -95,8 +95,8 @@ class Operations(unittest.TestCase):
                 peftd_step_seconds peftd_step_rows peftd_step_tasks peftd_queue_depth
                 peftd_adapters peftd_adapter_bytes peftd_adapter_load_seconds
                 peftd_adapter_loads_total peftd_adapter_evictions_total peftd_kv_blocks
-                peftd_build_info process_cpu_seconds_total process_resident_memory_bytes
-                process_open_fds process_start_time_seconds vllm:num_requests_running
+                peftd_preemptions_total peftd_build_info process_cpu_seconds_total
+                process_resident_memory_bytes process_open_fds process_start_time_seconds vllm:num_requests_running
                 vllm:num_requests_waiting vllm:lora_requests_info""".split():
             self.assertRegex(text, rf"(?m)^# TYPE {name} \w+$")
             self.assertRegex(text, rf"(?m)^{name}(_bucket|_count)?[{{ ]")

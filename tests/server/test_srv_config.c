@@ -45,7 +45,7 @@ START_TEST(defaults_are_those_of_the_table)
 
     ck_assert_int_eq(load(&cfg, ARGS(NULL), ENV(NULL), &n, &err), 0);
     ck_assert_str_eq(cfg.listen, "127.0.0.1:8080");
-    ck_assert_uint_eq(cfg.max_queue, 1024);
+    ck_assert_uint_eq(cfg.max_queue, 4096);
     ck_assert_uint_eq(cfg.max_upload_bytes, 256u << 20);
     ck_assert_double_eq(cfg.drain_seconds, 30);
     ck_assert_uint_eq(cfg.log_level, 2);

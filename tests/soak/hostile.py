@@ -115,12 +115,15 @@ def use_bad_names(hostile):
                                          ("DELETE", 404, "unknown_task")):
                 call = (method, f"/v1/adapters/{name}", *((body, put) if method == "PUT" else (None, None)))
                 hostile.refuse(client, f"{method} of the name {name}", call, status, code)
-        for path in ("/v1/adapters/" + "n" * 129, "/v1/adapters/..%2fgood", "/v1/adapters/%2e%2e%2fgood",
+        for path in ("/v1/adapters/..%2fgood", "/v1/adapters/%2e%2e%2fgood",
                      "/v1/adapters/%2fetc%2fpasswd", "/v1/adapters//etc/passwd", "/v1/adapters/../good",
                      "/v1/adapters/good/../good", "/v1/adapters/", "/v1/adapters/a/b/c", "/v1//adapters", "//",
                      "/%2e%2e/%2e%2e/etc/passwd", "/../../etc/passwd", "/v1/infer%00", "/V1/INFER", "/" + "a/" * 10000):
             for method in ("GET", "PUT", "DELETE"):
                 hostile.refuse(client, f"{method} {path[:60]}", (method, path), 404, "unknown_route")
+        for method in ("GET", "PUT", "DELETE"):
+            hostile.refuse(client, f"{method} of a name that is too long", (method, "/v1/adapters/" + "n" * 129),
+                           400, "bad_field")
         for name in ("base", "%62ase"):
             hostile.refuse(client, name, ("PUT", f"/v1/adapters/{name}", body, put), 409, "name_reserved")
             hostile.refuse(client, name, ("DELETE", f"/v1/adapters/{name}"), 409, "name_reserved")
@@ -142,13 +145,14 @@ def use_bad_methods(hostile):
             hostile.refuse(client, f"{header}: {value[:20]}", (
                 "PUT", f"/v1/adapters/{TASK}", body, {"Content-Type": content_type, header: value}), status, code)
         for query, code in (("dry_run=perhaps", "bad_field"), ("dryrun=true", "unknown_field"), ("=", "unknown_field"),
-                            ("&&&" + "x" * 10000, "unknown_field"), ("activate=%00", "bad_field")):
+                            ("&&&" + "x" * 10000, "unknown_field"), ("activate=%00", "bad_field"),
+                            ("dry_run", "bad_field"), ("activate=false&activate=true", "bad_field")):
             hostile.refuse(client, f"PUT ?{query[:20]}", (
                 "PUT", f"/v1/adapters/{TASK}?{query}", body, {"Content-Type": content_type}), 400, code)
         for query in ("limit=-1", "limit=1e9", "limit=99999999999999999999", "limit=", "state=%ff"):
             hostile.refuse(client, f"GET ?{query}", ("GET", f"/v1/adapters?{query}"), 400, "bad_field")
-        for version, status, code in (("", 404, "unknown_version"), ("zz", 404, "unknown_version"),
-                                      ("../x", 404, "unknown_version"), ("0" * 64, 404, "unknown_version")):
+        for version, status, code in (("", 400, "bad_field"), ("zz", 400, "bad_field"),
+                                      ("../x", 400, "bad_field"), ("0" * 64, 404, "unknown_version")):
             hostile.refuse(client, f"DELETE ?version={version}", ("DELETE", f"/v1/adapters/{TASK}?version={version}"),
                            status, code)
 

@@ -117,7 +117,6 @@ def tars():
         "a path upwards": entry(name="../../passwd"),
         "a path upwards inside": entry(name="a/../../passwd"),
         "only dots": entry(name=".."),
-        "a hidden file": entry(name=".bashrc"),
         "a name that is too long": entry(name="n" * 129),
         "a name of 100000 bytes": entry(name="n" * 100000),
         "a name with a space": entry(name="a b"),
@@ -191,7 +190,7 @@ def wrong_calls(many: int):
     good = {"task": "good", "input": "x"}
     fields = [
         ({}, "missing_field"), ({"task": "good"}, "missing_field"), ({"input": "x"}, "missing_field"),
-        ({**good, "task": 7}, "bad_field"), ({**good, "task": None}, "bad_field"), ({**good, "input": 7}, "bad_field"),
+        ({**good, "task": 7}, "bad_field"), ({**good, "task": None}, "missing_field"), ({**good, "input": 7}, "bad_field"),
         ({**good, "input": []}, "bad_field"), ({**good, "input": {}}, "missing_field"),
         ({**good, "input": {"text": 7}}, "bad_field"), ({**good, "input": {"txt": "x"}}, "unknown_field"),
         ({**good, "extra": 1}, "unknown_field"), ({**good, "\n\r\u2028": 1}, "unknown_field"),

@@ -622,7 +622,7 @@ START_TEST(labels_come_in_the_order_of_their_numbers)
 
     ck_assert(load_cell(&a, "bert-ah-head-pooler"));
     edit_text(&a, HEAD, "\"no\": 0", "\"no\": 1");
-    edit_text(&a, HEAD, "\"yes\": 1", "\"yes\": 0");
+    edit_text(&a, HEAD, "\"yes\": 1", "\"yes\": \"0\""); /* saved so when it was given as text */
     d = compile(&a);
     ck_assert_str_eq(d->head.label[0], "yes");
     ck_assert_str_eq(d->head.label[1], "no");
@@ -677,6 +677,8 @@ START_TEST(a_head_at_odds_with_its_configuration_is_refused)
         {"\"num_labels\": 3", "\"num_labels\": 4", CORE_E_ADAPTER_INVALID, "3 outputs"},
         {"\"LABEL_2\": 2", "\"LABEL_2\": 5", CORE_E_ADAPTER_INVALID, "label2id"},
         {"\"LABEL_2\": 2", "\"LABEL_2\": 0", CORE_E_ADAPTER_INVALID, "label2id"},
+        {"\"LABEL_2\": 2", "\"LABEL_2\": \"-2\"", CORE_E_ADAPTER_INVALID, "label2id"},
+        {"\"LABEL_2\": 2", "\"LABEL_2\": \"2 \"", CORE_E_ADAPTER_INVALID, "label2id"},
         {"\"name\": \"sst\"", "\"name\": \"other\"", CORE_E_ADAPTER_INVALID, "0 layers"},
         {"\"tanh\"", "\"mish\"", CORE_E_ADAPTER_UNSUPPORTED, "mish"},
     };
