@@ -274,26 +274,24 @@ START_TEST(a_full_disk_stops_no_delete)
 }
 END_TEST
 
-/* In a process of its own, which dies at system call k. True if it got to the end. */
-static bool put_and_die(long k)
+/* A process that puts when `go` ends, and dies at system call k. It is made while this one has
+ * no store open, and hence no thread that could hold a lock at the fork. */
+static pid_t start_mortal(long k, const int go[2])
 {
     const pid_t pid = fork();
-    int status;
+    char c;
+    int rc;
 
-    if (pid == 0) {
-        struct ads_fx own = fx;
-        int rc;
-
-        if (ads_store_open(&own.store, &own.opt, NULL) < 0)
-            _exit(2);
-        ads__fail_kills = true;
-        atomic_store(&ads__fail_at, k);
-        rc = ads_fx_put(&own, "a", 10, NULL);
-        _exit(rc == 0 && atomic_load(&ads__fail_at) >= 0 ? 0 : 3);
-    }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) <= 1);
-    return WEXITSTATUS(status) == 0;
+    if (pid != 0)
+        return pid;
+    close(go[1]);
+    (void)!read(go[0], &c, 1);
+    if (ads_store_open(&fx.store, &fx.opt, NULL) < 0)
+        _exit(2);
+    ads__fail_kills = true;
+    atomic_store(&ads__fail_at, k);
+    rc = put_new();
+    _exit(rc == 0 && atomic_load(&ads__fail_at) >= 0 ? 0 : 3);
 }
 
 START_TEST(what_a_dying_process_moved_is_seen_by_the_other)
@@ -301,10 +299,19 @@ START_TEST(what_a_dying_process_moved_is_seen_by_the_other)
     bool is_done = false;
 
     for (long k = 0; !is_done; k++) {
+        int go[2], status;
+        pid_t pid;
+
         ads_fx_close(&fx);
         ads_fx_restore(&fx);
+        ck_assert_int_eq(pipe(go), 0);
+        pid = start_mortal(k, go);
         ads_fx_open(&fx);
-        is_done = put_and_die(k);
+        close(go[0]);
+        close(go[1]);
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        ck_assert(WIFEXITED(status) && WEXITSTATUS(status) <= 1);
+        is_done = WEXITSTATUS(status) == 0;
         ads_fx_must_put(&fx, "z", 12); /* a move looks at the directory first */
         ads_fx_dump(&fx, false, &before);
         ads_fx_reopen(&fx);
