@@ -84,19 +84,20 @@ static int read_entry(struct upload *u, struct archive *a, struct archive_entry 
         archive_entry_symlink(e))
         return core_err_set(err, CORE_E_BAD_FIELD, "the tar has '%.128s', which is not a file",
                             name);
-    if (upload__is_hidden(archive_entry_pathname(e), strlen(archive_entry_pathname(e))))
-        return 0;
-    if (u->n == UPLOAD_FILES_MAX) /* before its bytes are unpacked */
+    /* both before its bytes are unpacked */
+    if (u->n == UPLOAD_FILES_MAX)
         return core_err_set(err, CORE_E_BAD_FIELD, "the tar has more than %d files",
                             UPLOAD_FILES_MAX);
     if (size < 0 || (uint64_t)size > *bytes_left)
         return core_err_set(err, CORE_E_BODY_TOO_LARGE,
                             "the files of the tar are larger than %llu bytes",
                             (unsigned long long)bytes_max);
+    *bytes_left -= (uint64_t)size;
+    if (upload__is_hidden(archive_entry_pathname(e), strlen(archive_entry_pathname(e))))
+        return 0;
     rc = read_bytes(a, name, (size_t)size, &bytes, err);
     if (rc < 0)
         return rc;
-    *bytes_left -= (uint64_t)size;
     return upload__add(u, name, strlen(name), bytes, (size_t)size, bytes, err);
 }
 
