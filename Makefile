@@ -8,6 +8,8 @@ B := build/$(VARIANT)
 CC := gcc
 PY := python3
 MAKEFLAGS += --no-builtin-rules
+# PEFTD_* are settings of a server; those of the caller's shell are not for the servers of the tests.
+unexport $(filter PEFTD_%,$(.VARIABLES))
 
 COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 WARN := -Wall -Wextra -Wshadow -Wmissing-prototypes -Wstrict-prototypes -Wpointer-arith -Wno-format-truncation -Werror

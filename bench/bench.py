@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench import adapters, texts  # noqa: E402
-from bench.servers import Client, Llama, Peftd, closed_loop, peftd_env  # noqa: E402
+from bench.servers import Client, Llama, Peftd, closed_loop  # noqa: E402
 
 N_TASKS = 16
 # The fifth method of the mix is a vector or a sparse change of every linear, in turn.
@@ -354,7 +354,7 @@ def machine(peftd):
     flags = set(re.search(r"^flags\s*:(.*)$", cpu, re.M).group(1).split()) if "flags" in cpu else set()
     model = re.search(r"^model name\s*:\s*(.*)$", cpu, re.M)
     memory = re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())
-    version = subprocess.run([peftd, "version"], env=peftd_env(), capture_output=True, text=True, check=True).stdout
+    version = subprocess.run([peftd, "version"], capture_output=True, text=True, check=True).stdout
     version = dict(re.findall(r"^(commit|cpu level|blas) (.*)$", version, re.M))
     wide = [f for f in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if f in flags]
     return {"cpu": model.group(1) if model else os.uname().machine, "cores": os.cpu_count(), "levels": " ".join(wide),
@@ -380,11 +380,11 @@ def arguments():
     p.add_argument("--quick", action="store_true", help="fewer rounds, 200 tasks; under three minutes")
     p.add_argument("--only", choices=("encoder", "decoder", "tasks"), action="append")
     p.add_argument("--peftd", type=Path, default=ROOT / "build/peftd")
-    p.add_argument("--minilm", type=Path, default=Path(env("PEFTD_MINILM") or models / "minilm"))
+    p.add_argument("--minilm", type=Path, default=Path(env("MINILM") or models / "minilm"))
     p.add_argument("--smollm2", type=Path,
-                   default=Path(env("PEFTD_SMOLLM2") or models / "smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
-    p.add_argument("--peft", default=env("PEFTD_ORACLE_PEFT"), help="Python of the environment with torch and peft")
-    p.add_argument("--llama", type=Path, default=env("PEFTD_LLAMA"), help="folder of llama-server and llama-quantize")
+                   default=Path(env("SMOLLM2") or models / "smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    p.add_argument("--peft", default=env("ORACLE_PEFT"), help="Python of the environment with torch and peft")
+    p.add_argument("--llama", type=Path, default=env("LLAMA_BIN"), help="folder of llama-server and llama-quantize")
     p.add_argument("--out", type=Path, default=ROOT / "build/bench", help="where the CSV files go")
     a = p.parse_args()
     a.rounds_encoder, a.rounds_decoder, a.rounds_tasks = (4, 2, 4) if a.quick else (10, 3, 8)

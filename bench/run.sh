@@ -3,5 +3,5 @@
 # Arguments go to bench/bench.py (--help tells them).
 set -eu
 cd "$(dirname "$0")/.."
-[ -n "${PEFTD_MINILM:-}" ] && [ -n "${PEFTD_SMOLLM2:-}" ] || tools/models.sh
+[ -n "${MINILM:-}" ] && [ -n "${SMOLLM2:-}" ] || tools/models.sh
 exec python3 bench/bench.py "$@"

@@ -3,7 +3,6 @@ of clients against them. Standard library only.
 """
 import http.client
 import json
-import os
 import re
 import signal
 import socket
@@ -19,9 +18,9 @@ from bench import gguf_lora
 class Server:
     """One child process that answers HTTP; use as a context. Stopped with SIGTERM."""
 
-    def __init__(self, command, log_path, env=None):
+    def __init__(self, command, log_path):
         self.log = open(log_path, "wb")
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, env=env)
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
         self.port = None
 
     def __enter__(self):
@@ -124,16 +123,11 @@ def multipart(folder):
     return bytes(out + f"--{boundary}--\r\n".encode()), f"multipart/form-data; boundary={boundary}"
 
 
-def peftd_env():
-    """PEFTD_* are settings to the server, which refuses those it does not know: ours."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("PEFTD_")}
-
-
 class Peftd(Server):
     def __init__(self, binary, model, work_dir, *settings):
         log = Path(tempfile.mkdtemp(dir=work_dir)) / "log"
         super().__init__([str(binary), "serve", "--model", str(model), "--listen", "127.0.0.1:0", "--store",
-                          str(log.parent / "store"), "--log-level", "warn", "--client-timeout", "3600", *settings], log, peftd_env())
+                          str(log.parent / "store"), "--log-level", "warn", "--client-timeout", "3600", *settings], log)
         self.wait_until(self.listens)
         self.wait_until(lambda: self.answers("/readyz"))
         self.client = Client(self.port)

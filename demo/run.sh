@@ -6,7 +6,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 run=demo/run
-models=${PEFTD_MODELS:-build/models}
+models=${MODELS:-build/models}
 
 stop() {
     for pid in "$run"/*.pid; do

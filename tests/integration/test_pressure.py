@@ -124,8 +124,7 @@ class Encoder(unittest.TestCase):
     def fail_to_start(self, store):
         process = subprocess.Popen(
             [PEFTD, "serve", "--model", os.path.join(GOLDEN, "bases", "bert"), "--store", store,
-             "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE,
-            env={k: v for k, v in os.environ.items() if not k.startswith("PEFTD_")})
+             "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE)
         port = int(process.stderr.readline().rsplit(b":", 1)[1])
 
         def scrape():

@@ -6,7 +6,7 @@ conversations with the templates of published models, and the digests by which c
 The short templates lie in the folder. The long ones do not: DIR is a copy of models/templates of llama.cpp's source,
 and without it their entries of chat.json stay as they are. --check compares with chat.json and writes nothing.
 
-If PEFTD_MODELS says where the real models are, smollm2.jinja must be the template of the GGUF file.
+If MODELS says where the real models are, smollm2.jinja must be the template of the GGUF file.
 """
 import argparse
 import hashlib
@@ -153,7 +153,7 @@ def kept_families(old):
 
 
 def check_real(folder):
-    models = os.environ.get("PEFTD_MODELS")
+    models = os.environ.get("MODELS")
     if not models:
         return
     import gguf

@@ -1,7 +1,7 @@
 """Makes all random goldens: `make.py --seed N --out DIR` writes DIR/bases and DIR/cells.
 
 Each maker runs under the interpreter that has its library; the two libraries run side by side. The interpreters come
-from the environment, PEFTD_ORACLE_PEFT and PEFTD_ORACLE_ADAPTERS (see setup.sh). The committed goldens are seed 1.
+from the environment, ORACLE_PEFT and ORACLE_ADAPTERS (see setup.sh). The committed goldens are seed 1.
 """
 
 import argparse
@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-INTERPRETERS = ("PEFTD_ORACLE_PEFT", "PEFTD_ORACLE_ADAPTERS")
+INTERPRETERS = ("ORACLE_PEFT", "ORACLE_ADAPTERS")
 # A stage is a list of lanes that run side by side; the bases must be there before the first cell is made.
 STAGES = [
-    [("PEFTD_ORACLE_PEFT", [["bases.py", "bert", "llama-untied"]]),
-     ("PEFTD_ORACLE_ADAPTERS", [["bases.py", "llama"]])],
-    [("PEFTD_ORACLE_PEFT", [["own_cells.py"], ["peft_cells.py"]]),
-     ("PEFTD_ORACLE_ADAPTERS", [["adapterhub_cells.py"]])],
+    [("ORACLE_PEFT", [["bases.py", "bert", "llama-untied"]]),
+     ("ORACLE_ADAPTERS", [["bases.py", "llama"]])],
+    [("ORACLE_PEFT", [["own_cells.py"], ["peft_cells.py"]]),
+     ("ORACLE_ADAPTERS", [["adapterhub_cells.py"]])],
 ]
 
 

@@ -15,4 +15,4 @@ for name in peft adapters; do
     "$folder/$name/bin/pip" install -q ${TORCH_PIP_OPTIONS:-} $(grep '^torch==' "$requirements")
     "$folder/$name/bin/pip" install -q -r "$requirements"
 done
-echo "export PEFTD_ORACLE_PEFT=$folder/peft/bin/python PEFTD_ORACLE_ADAPTERS=$folder/adapters/bin/python"
+echo "export ORACLE_PEFT=$folder/peft/bin/python ORACLE_ADAPTERS=$folder/adapters/bin/python"

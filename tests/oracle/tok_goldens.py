@@ -5,7 +5,7 @@
 
 Texts are made here: sentences from word lists of three languages, and strings of characters that
 Unicode 14 assigns. The tokenizers of the two real models that tools/models.sh fetches get results too,
-if PEFTD_MODELS says where the models are; the test compares them where they are there.
+if MODELS says where the models are; the test compares them where they are there.
 
 The library's trainers do not give the same vocabulary twice when continuations have a prefix, so those
 two vocabularies are made here.
@@ -278,7 +278,7 @@ def save(t, path):
 
 
 def real(out, texts):
-    folder = os.environ.get("PEFTD_MODELS")
+    folder = os.environ.get("MODELS")
     if not folder:
         return
     from gguf import GGUFReader

@@ -3,7 +3,7 @@
 # of their cases alone with the same case in 200 random mixed calls. Needs what tests/oracle/setup.sh makes.
 set -eu
 : "${PEFTD:?the server program}" "${SEED:=1}"
-: "${PEFTD_ORACLE_PEFT:?see tests/oracle/README.md}" "${PEFTD_ORACLE_ADAPTERS:?see tests/oracle/README.md}"
+: "${ORACLE_PEFT:?see tests/oracle/README.md}" "${ORACLE_ADAPTERS:?see tests/oracle/README.md}"
 here=$(cd "$(dirname "$0")" && pwd)
 golden=$(mktemp -d)
 trap 'rm -rf "$golden"' EXIT

@@ -22,7 +22,7 @@ struct golden {
 /* False if it needs a real model that is not here. */
 static bool golden_open(struct golden *g, const char *name)
 {
-    const char *models = getenv("PEFTD_MODELS");
+    const char *models = getenv("MODELS");
     char path[1024];
     const char *tokenizer;
 
