@@ -2,6 +2,12 @@
 # Installs the Debian packages that are missing, and says nothing when none is.
 # Usage: tools/deps.sh [--check]   (--check: only exit 1 if something is missing)
 set -eu
+cd "$(dirname "$0")"
+
+# One at a time: `make -j` may ask for the packages in two places at once. The lock is on
+# this file and ends with the shell; what a package starts does not inherit it.
+exec 9<deps.sh
+flock 9
 
 packages="gcc make pkg-config git ca-certificates curl
     libmicrohttpd-dev libopenblas-dev libjansson-dev libuv1-dev libpcre2-dev libutf8proc-dev
@@ -22,4 +28,4 @@ echo "installing:$missing"
 export DEBIAN_FRONTEND=noninteractive
 $sudo apt-get update -qq
 # shellcheck disable=SC2086
-$sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null
+$sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null 9<&-
