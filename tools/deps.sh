@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the Debian packages that are missing, and says nothing when none is.
-# Usage: tools/deps.sh [--check]   (--check: only exit 1 if something is missing)
+# Usage: tools/deps.sh [PACKAGE...]   (without one: all that the build and the tests need)
 set -eu
 cd "$(dirname "$0")"
 
@@ -9,18 +9,17 @@ cd "$(dirname "$0")"
 exec 9<deps.sh
 flock 9
 
-packages="gcc make pkg-config git ca-certificates curl
-    libmicrohttpd-dev libopenblas-dev libjansson-dev libuv1-dev libpcre2-dev libutf8proc-dev
-    libarchive-dev libssl-dev zlib1g-dev check
-    clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev llvm-14 python3"
+[ $# -gt 0 ] || set -- gcc make pkg-config git ca-certificates curl \
+    libmicrohttpd-dev libopenblas-dev libjansson-dev libuv1-dev libpcre2-dev libutf8proc-dev \
+    libarchive-dev libssl-dev zlib1g-dev check \
+    clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev llvm-14 python3
 
 missing=""
-for p in $packages; do
+for p in "$@"; do
     status=$(dpkg-query -W -f='${Status}' "$p" 2>/dev/null || true)
     [ "$status" = "install ok installed" ] || missing="$missing $p"
 done
 [ -n "$missing" ] || exit 0
-[ "${1:-}" != "--check" ] || exit 1
 
 sudo=""
 [ "$(id -u)" = 0 ] || sudo="sudo"

