@@ -53,7 +53,7 @@ struct fwd_seq {
     /* Where the head writes. Pooled kinds: [n_labels or d_model]; tagging: the row of
      * the sequence's token 0, [n_tokens, n_labels]; generation: NULL. */
     float *out;
-    float *mean; /* MEAN pooling over chunks: [d_model], zero at pos0 0 */
+    float *mean; /* MEAN pooling over chunks: [d_model], the sum so far; set at pos0 0 */
     void *owner; /* handed to on_logits */
 };
 

@@ -87,12 +87,15 @@ void fwd__head_plan(struct fwd *f)
 
 /* ---- pooling --------------------------------------------------------------------- */
 
-/* Adds a chunk's rows to the sequence's sum; the mean is due with the last chunk. */
+/* Adds a chunk's rows to the sequence's sum, which begins with the first chunk: a sequence
+ * that was put back begins again. The mean is due with the last chunk. */
 static void add_to_mean(const struct fwd *f, size_t s)
 {
     const struct fwd_part *p = &f->due.part[s];
     const size_t d = f->c->d_model;
 
+    if (f->batch.seq[s].pos0 == 0)
+        memset(f->batch.seq[s].mean, 0, d * sizeof(float));
     for (uint32_t i = 0; i < p->n; i++)
         f->k->add(d, f->h + (p->row0 + i) * d, f->batch.seq[s].mean);
 }
