@@ -159,6 +159,9 @@ static int start(struct engine *e, struct core_err *err)
     if (model_config(e->m)->is_decoder && n_blocks == 0)
         return core_err_set_param(err, CORE_E_BAD_FIELD, "kv_bytes",
                                   "kv_bytes: one block needs %zu bytes", fwd_kv_block_bytes(e->m));
+    rc = delta_base(&e->base, e->m, err);
+    if (rc < 0)
+        return rc;
     fo = (struct fwd_options){.max_rows = e->opt.max_batch_tokens,
                               .max_seqs = e->opt.max_batch_jobs,
                               .context_max = e->context_max,
@@ -214,6 +217,7 @@ void engine_free(struct engine **ep)
     core_free(e->thread_data.slot);
     core_free(e->thread_data.free_block);
     fwd_free(&e->fwd);
+    delta_free(e->base);
     pool_free(&e->pool);
     pthread_cond_destroy(&e->synced_data.wake);
     core_mutex_destroy(&e->synced_data.lock);

@@ -81,9 +81,8 @@ struct engine_callbacks {
 };
 
 struct engine_input {
-    const struct delta *delta;  /* borrowed until done; NULL = the bare model's base task */
-    const char *version;        /* key that keeps tasks apart in a batch: rows of equal
-                                 * delta pointers are one segment; informative here */
+    const struct delta *delta;  /* borrowed until done; NULL = the bare model's base task.
+                                 * Rows of equal pointers are one segment of a batch */
     const int32_t *tokens;      /* [n_tokens], copied */
     const int32_t *token_types; /* [n_tokens], or NULL = 0; copied */
     size_t n_tokens;

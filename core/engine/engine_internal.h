@@ -19,7 +19,7 @@ enum { ENGINE_LOGPROBS_MAX = 20 };
 struct engine_job {
     struct engine *engine;
     struct engine_job *next; /* in the engine's lists */
-    struct engine_input in;  /* pointers lead to the copies below */
+    struct engine_input in;  /* pointers lead to the copies below; delta is set */
     struct engine_callbacks cb;
     void *arg;
     atomic_bool is_cancelled; /* any thread sets it */
@@ -72,6 +72,7 @@ struct engine {
     const struct model *m;
     struct engine_options opt;
     unsigned context_max;
+    struct delta *base; /* of inputs without a delta */
     struct pool *pool;
     struct fwd *fwd;
     struct engine_sampler *sampler; /* [workers] */

@@ -28,17 +28,21 @@ static int check_tokens(const struct model_config *c, const struct engine_input 
 static size_t room_for(const struct engine *e, const struct delta *d)
 {
     const struct model_config *c = model_config(e->m);
+    const size_t most = c->is_decoder ? e->context_max : c->n_positions;
+    size_t n_positions, width;
 
-    if (c->is_decoder)
-        return e->context_max;
-    return c->n_positions > d->position_shift ? c->n_positions - d->position_shift : 0;
+    if (!model_site_dims(e->m, site_make(0, SITE_EMBED_POSITIONS), &n_positions, &width))
+        return most;
+    n_positions = n_positions > d->position_shift ? n_positions - d->position_shift : 0;
+    return n_positions < most ? n_positions : most;
 }
 
-static int check(const struct engine *e, const struct engine_input *in, bool is_generation,
+static int check(const struct engine *e, const struct engine_input *in, const struct delta *d,
                  struct core_err *err)
 {
     const struct model_config *c = model_config(e->m);
-    const size_t room = room_for(e, in->delta);
+    const bool is_generation = d->head.kind == DELTA_GENERATION;
+    const size_t room = room_for(e, d);
     const size_t more = is_generation ? in->max_tokens : 0;
 
     if (in->n_tokens == 0)
@@ -108,9 +112,9 @@ static int alloc_job(struct engine_job *job, struct core_err *err)
 int engine_job_new(struct engine_job **out, struct engine *e, const struct engine_input *in,
                    const struct engine_callbacks *cb, void *arg, struct core_err *err)
 {
-    const bool is_generation = in->delta->head.kind == DELTA_GENERATION;
+    const struct delta *d = in->delta ? in->delta : e->base;
     struct engine_job *job = NULL;
-    int rc = check(e, in, is_generation, err);
+    int rc = check(e, in, d, err);
 
     if (rc < 0)
         return rc;
@@ -119,15 +123,15 @@ int engine_job_new(struct engine_job **out, struct engine *e, const struct engin
         return core_err_nomem(err, "job");
     job->engine = e;
     job->in = *in;
+    job->in.delta = d;
     job->n_prompt = in->n_tokens;
-    job->in.n_tokens =
-        delta_n_tokens_read(in->delta, model_config(e->m)->pad, in->tokens, in->n_tokens);
+    job->in.n_tokens = delta_n_tokens_read(d, model_config(e->m)->pad, in->tokens, in->n_tokens);
     if (job->in.n_logprobs > ENGINE_LOGPROBS_MAX)
         job->in.n_logprobs = ENGINE_LOGPROBS_MAX;
     job->cb = *cb;
     job->arg = arg;
     job->rng = in->sampling.seed;
-    job->is_generation = is_generation;
+    job->is_generation = d->head.kind == DELTA_GENERATION;
     rc = alloc_job(job, err);
     if (rc < 0) {
         engine_job_free(job);

@@ -208,7 +208,8 @@ static uint32_t give_prompts(struct engine *e, uint32_t left)
     return left - give_rows(oldest, left);
 }
 
-/* An encoder's input goes whole or waits. */
+/* An encoder's input goes whole or waits. The oldest comes first, and a step holds any
+ * input, so that none waits for ever; younger ones fill what is left. */
 static uint32_t give_inputs(struct engine *e, uint32_t left)
 {
     for (size_t i = 0; i < e->thread_data.n_active; i++)
@@ -226,7 +227,7 @@ static uint32_t choose_slots(struct engine *e)
         struct engine_job *job = e->thread_data.active[i];
 
         job->n_rows = 0;
-        if (n_rows_left(job) == 1)
+        if (job->n_generated && n_rows_left(job) == 1)
             left -= give_rows(job, left);
     }
     left = model_config(e->m)->is_decoder ? give_prompts(e, left) : give_inputs(e, left);

@@ -308,7 +308,6 @@ static int make_job(struct infer_job *j, const struct tok_encoding *enc, uint64_
     const struct infer_params *p = &call->params;
     const struct engine_input in = {
         .delta = call->delta,
-        .version = call->version,
         .tokens = enc->ids,
         .token_types = enc->type_ids,
         .n_tokens = enc->n,

@@ -11,6 +11,7 @@
 #include "core/base/err.h"
 #include "core/delta/delta.h"
 #include "core/engine/engine_internal.h"
+#include "tests/support/golden.h"
 
 static struct model *model;
 static struct delta *base;
@@ -31,6 +32,13 @@ static void open_llama(void)
     const struct engine_options opt = {.n_threads = 2, .max_queue = 4, .kv_bytes = 1 << 20};
 
     open_all("tests/golden/bases/llama", &opt);
+}
+
+static void open_bert(void)
+{
+    const struct engine_options opt = {.n_threads = 2};
+
+    open_all("tests/golden/bases/bert", &opt);
 }
 
 static void close_all(void)
@@ -339,6 +347,109 @@ START_TEST(jobs_that_outgrow_the_memory_are_put_back_and_answer_the_same)
 }
 END_TEST
 
+enum { N_LONG = 150 };
+
+/* An adapter of `llama` that embeds, with rows pooled this way. */
+static struct delta *embedder(enum delta_pool pool)
+{
+    struct core_err err = {0};
+    struct delta *d = NULL;
+
+    ck_assert_msg(golden_compile(model, "llama-peft-lora-embed-last", &d, &err) == 0, "%s",
+                  err.msg);
+    d->head.pool = pool;
+    return d;
+}
+
+/* Two generating jobs grow until the third, in the middle of its prompt, loses its memory. */
+START_TEST(an_input_put_back_in_its_middle_is_pooled_the_same)
+{
+    static const enum delta_pool pool[] = {DELTA_POOL_CLS, DELTA_POOL_MEAN, DELTA_POOL_LAST,
+                                           DELTA_POOL_TOKENS};
+    struct delta *d = embedder(pool[_i]);
+    const struct engine_input grows = input(3 * FWD_KV_BLOCK);
+    struct engine_job *job[3], *alone;
+    struct engine_stats before, after;
+    struct seen s = SEEN_INIT, seen_alone = SEEN_INIT;
+    int32_t many[N_LONG];
+    struct engine_input in = {.delta = d, .tokens = many, .n_tokens = N_LONG};
+    const float *out, *out_alone;
+    size_t rows, cols;
+
+    open_narrow(9, 4);
+    for (int i = 0; i < N_LONG; i++)
+        many[i] = 3 + i % 90;
+    alone = new_job(&in, &seen_alone);
+    ck_assert_int_eq(engine_submit(engine, &alone, 1, NULL), 0);
+    wait_done(&seen_alone, 1);
+    engine_stats(engine, &before);
+    job[0] = new_job(&grows, &s);
+    job[1] = new_job(&grows, &s);
+    job[2] = new_job(&in, &s);
+    ck_assert_int_eq(engine_submit(engine, job, 3, NULL), 0);
+    wait_done(&s, 3);
+    engine_stats(engine, &after);
+    ck_assert_uint_eq(before.n_preemptions, 0);
+    ck_assert_uint_gt(after.n_preemptions, 0);
+    out = engine_job_output(job[2], &rows, &cols);
+    out_alone = engine_job_output(alone, &rows, &cols);
+    ck_assert_uint_eq(rows, pool[_i] == DELTA_POOL_TOKENS ? N_LONG : 1);
+    for (size_t k = 0; k < rows * cols; k++)
+        ck_assert_float_eq_tol(out[k], out_alone[k], 1e-5f);
+    for (int i = 0; i < 3; i++)
+        engine_job_free(job[i]);
+    engine_job_free(alone);
+    delta_free(d);
+}
+END_TEST
+
+START_TEST(an_input_without_a_delta_is_the_base_task)
+{
+    struct engine_input in = input(4);
+    struct engine_job *job[2];
+    struct seen s = SEEN_INIT;
+    const int32_t *ids[2];
+    size_t n[2];
+
+    job[0] = new_job(&in, &s);
+    in.delta = NULL;
+    job[1] = new_job(&in, &s);
+    ck_assert_int_eq(engine_submit(engine, job, 2, NULL), 0);
+    wait_done(&s, 2);
+    for (int i = 0; i < 2; i++)
+        ids[i] = engine_job_tokens(job[i], &n[i]);
+    ck_assert_uint_eq(n[1], n[0]);
+    ck_assert_mem_eq(ids[1], ids[0], n[0] * sizeof(**ids));
+    for (int i = 0; i < 2; i++)
+        engine_job_free(job[i]);
+}
+END_TEST
+
+START_TEST(a_long_input_of_an_encoder_keeps_its_place_before_short_ones)
+{
+    enum { N_SHORT = 30 };
+    const unsigned n_long = model_config(model)->n_positions;
+    int32_t *many = core_calloc(n_long, sizeof(*many));
+    struct engine_input in = {.delta = base, .tokens = many, .n_tokens = n_long};
+    struct engine_job *job[1 + N_SHORT];
+    struct seen s = SEEN_INIT;
+
+    for (unsigned i = 0; i < n_long; i++)
+        many[i] = 3;
+    job[0] = new_job(&in, &s);
+    in.n_tokens = 1;
+    for (int i = 1; i <= N_SHORT; i++)
+        job[i] = new_job(&in, &s);
+    ck_assert_int_eq(engine_submit(engine, job, 1 + N_SHORT, NULL), 0);
+    wait_done(&s, 1 + N_SHORT);
+    for (int i = 1; i <= N_SHORT; i++)
+        ck_assert(engine_job_times(job[0])->done < engine_job_times(job[i])->done);
+    for (int i = 0; i <= N_SHORT; i++)
+        engine_job_free(job[i]);
+    core_free(many);
+}
+END_TEST
+
 START_TEST(what_a_job_may_produce_is_not_reserved)
 {
     const struct engine_input in = input(engine_context_max(engine) - 5);
@@ -580,6 +691,7 @@ Suite *engine_suite(void)
 {
     Suite *s = suite_create("engine");
     TCase *q = tcase_create("queue"), *p = tcase_create("sampling");
+    TCase *n = tcase_create("an encoder");
 
     tcase_add_checked_fixture(q, open_llama, close_all);
     tcase_add_test(q, inputs_that_cannot_run_are_refused_with_their_code);
@@ -590,11 +702,16 @@ Suite *engine_suite(void)
     tcase_add_test(q, a_draining_engine_finishes_what_runs_and_refuses_the_rest);
     tcase_add_test(q, closing_the_engine_ends_every_job_as_cancelled);
     tcase_add_test(q, jobs_that_outgrow_the_memory_are_put_back_and_answer_the_same);
+    tcase_add_loop_test(q, an_input_put_back_in_its_middle_is_pooled_the_same, 0, 4);
+    tcase_add_test(q, an_input_without_a_delta_is_the_base_task);
     tcase_add_test(q, what_a_job_may_produce_is_not_reserved);
     tcase_add_test(q, a_short_prompt_does_not_wait_for_the_end_of_a_long_one);
     tcase_add_test(q, equal_seeds_give_equal_text_and_unequal_seeds_do_not);
     tcase_add_test(q, making_a_job_survives_every_allocation_failure);
     suite_add_tcase(s, q);
+    tcase_add_checked_fixture(n, open_bert, close_all);
+    tcase_add_test(n, a_long_input_of_an_encoder_keeps_its_place_before_short_ones);
+    suite_add_tcase(s, n);
     tcase_add_test(p, draws_follow_the_softmax_of_the_temperature);
     tcase_add_test(p, top_k_top_p_and_min_p_leave_out_what_they_say);
     tcase_add_test(p, repetition_penalty_counts_each_token_once);
