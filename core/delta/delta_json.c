@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/base/alloc.h"
+#include "core/base/pyjson.h"
 #include "core/delta/delta_internal.h"
 
 /* Configurations are a few KB; a tree of jansson costs about 50 times its text. */
@@ -23,7 +24,7 @@ int delta__json_file(struct delta_builder *b, const char *name, json_t **out)
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, name,
                                   "%s: %zu bytes, at most %d are read", name, f->n_bytes,
                                   (int)JSON_MAX_BYTES);
-    j = json_loadb(f->bytes, f->n_bytes, 0, &e);
+    j = core_pyjson_load(f->bytes, f->n_bytes, &e);
     if (!j && json_error_code(&e) == json_error_out_of_memory)
         return core_err_nomem(b->err, name);
     if (!j)

@@ -3,9 +3,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/base/alloc.h"
 #include "core/base/err.h"
+#include "core/base/pyjson.h"
 #include "core/model/arch.h"
 
 static const struct model_arch *const families[] = {&model__bert, &model__llama};
@@ -76,17 +78,22 @@ int model__act_by_name(const char *name, enum kern_act *out, struct core_err *er
 /* Loads path/name; *out stays NULL if there is no such file. */
 static int load_json(const char *path, const char *name, json_t **out, struct core_err *err)
 {
+    struct core_map map = {0};
     char file[4096];
     json_error_t why;
-    FILE *f;
+    int rc;
 
     if ((size_t)snprintf(file, sizeof(file), "%s/%s", path, name) >= sizeof(file))
         return core_err_set(err, CORE_E_ADAPTER_INVALID, "the model's path is too long");
-    f = fopen(file, "re");
-    if (!f)
+    if (access(file, F_OK) != 0)
         return 0;
-    *out = json_loadf(f, JSON_REJECT_DUPLICATES, &why);
-    fclose(f);
+    rc = core_map_open(&map, file, err);
+    if (rc < 0)
+        return rc;
+    *out = core_pyjson_load(map.bytes, map.n_bytes, &why);
+    core_map_release(&map);
+    if (!*out && json_error_code(&why) == json_error_out_of_memory)
+        return core_err_nomem(err, name);
     if (!*out || !json_is_object(*out)) {
         /* modules.json is an array */
         if (*out && json_is_array(*out))

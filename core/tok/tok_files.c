@@ -7,6 +7,7 @@
 #include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/base/file.h"
+#include "core/base/pyjson.h"
 #include "core/base/utf8.h"
 #include "core/tok/tok_internal.h"
 #include "core/tok/tok_unicode.h"
@@ -92,7 +93,7 @@ int tok_open_wordpiece(struct tok **out, const void *vocab, size_t n_bytes, bool
 static int read_vocab_json(struct tok *tok, const void *bytes, size_t n_bytes, struct core_err *err)
 {
     json_error_t why;
-    json_t *root = json_loadb(bytes, n_bytes, 0, &why), *id;
+    json_t *root = core_pyjson_load(bytes, n_bytes, &why), *id;
     const char *text;
     int rc;
 
@@ -182,6 +183,7 @@ static int read_config(const char *folder, bool *lowercase, bool *strip_accents,
                        struct core_err *err)
 {
     struct core_map m;
+    json_error_t why;
     json_t *root, *v;
     bool there;
     int rc = map_in(folder, "tokenizer_config.json", &m, &there, err);
@@ -189,7 +191,7 @@ static int read_config(const char *folder, bool *lowercase, bool *strip_accents,
     *lowercase = *strip_accents = true;
     if (rc != 0 || !there)
         return rc;
-    root = json_loadb(m.bytes, m.n_bytes, 0, NULL);
+    root = core_pyjson_load(m.bytes, m.n_bytes, &why);
     v = json_object_get(root, "do_lower_case");
     if (json_is_boolean(v))
         *lowercase = json_is_true(v);

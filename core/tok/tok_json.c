@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/base/err.h"
+#include "core/base/pyjson.h"
 #include "core/tok/tok_internal.h"
 
 /* ---- fields --------------------------------------------------------------- */
@@ -202,7 +203,7 @@ int tok_open_json(struct tok **out, const void *bytes, size_t n_bytes, struct co
 {
     struct tok *tok = NULL;
     json_error_t why;
-    json_t *root = json_loadb(bytes, n_bytes, 0, &why);
+    json_t *root = core_pyjson_load(bytes, n_bytes, &why);
     int rc;
 
     if (!root)

@@ -10,6 +10,7 @@
 #include "core/base/alloc.h"
 #include "core/base/buf.h"
 #include "core/base/err.h"
+#include "core/base/pyjson.h"
 #include "core/weights/weights_internal.h"
 
 enum {
@@ -95,9 +96,9 @@ static int parse_index(const char *path, const char *index, json_t **out, struct
 
     if (rc < 0)
         return rc;
-    *out = json_loadb(map.bytes ? map.bytes : "", map.n_bytes, JSON_REJECT_DUPLICATES, &at);
+    *out = core_pyjson_load(map.bytes, map.n_bytes, &at);
     core_map_release(&map);
-    if (!*out && at.text[0] == 0) /* jansson is silent only if memory is short */
+    if (!*out && json_error_code(&at) == json_error_out_of_memory)
         return core_err_nomem(err, index);
     return *out ? 0
                 : core_err_set(err, CORE_E_ADAPTER_INVALID, "%s, line %d: %.100s", index, at.line,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/base/file.h"
+#include "core/base/pyjson.h"
 #include "server/api/infer.h"
 #include "server/arena.h"
 
@@ -200,7 +201,7 @@ int infer_params_check(const struct core_file *file, size_t n, struct core_err *
 
     if (!f || f->n_bytes > TASK_BYTES_MAX)
         return 0;
-    root = json_loadb(f->bytes, f->n_bytes, 0, &at);
+    root = core_pyjson_load(f->bytes, f->n_bytes, &at);
     if (!root && json_error_code(&at) == json_error_out_of_memory)
         return core_err_nomem(err, "task.json");
     infer_params_init(&p);

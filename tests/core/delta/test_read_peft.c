@@ -71,6 +71,10 @@ static const struct {
     {"\"alpha_pattern\": {\"(\": 12}", -1},
     {"\"alpha_pattern\": {\"query\": \"12\"}", -1},
     {"\"lora_alpha\": \"6\"", -1},
+    {"\"lora_alpha\": NaN", -1},
+    {"\"lora_alpha\": Infinity", -1},
+    {"\"lora_alpha\": 100000000000000000000", 25000000000000000000.0},
+    {"\"unread\": [NaN, -Infinity, 1e999, 99999999999999999999], \"lora_alpha\": 6", 1.5},
     {"\"use_rslora\": 1", -1},
     {"\"alpha_pattern\": [1]", -1},
     {"\"rank_pattern\": \"query\"", -1},
@@ -88,7 +92,7 @@ START_TEST(the_scale_follows_alpha_rank_and_patterns)
         struct delta *d = compile(&a);
 
         ck_assert_msg(fabs((double)op_at(d, 0, SITE_Q, DELTA_LOWRANK)->lowrank.scale -
-                           alphas[_i].scale) < 1e-6,
+                           alphas[_i].scale) < 1e-6 * alphas[_i].scale,
                       "%s", alphas[_i].config);
         delta_free(d);
     }

@@ -1,0 +1,255 @@
+/* tests/core/model/test_folders.c - folders as hubs hold them: a golden base,
+ * written again with what that other programs leave there, answers as before,
+ * bit for bit. The golden itself is held against transformers by
+ * test_goldens.c. */
+#include <check.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/base/buf.h"
+#include "core/base/err.h"
+#include "core/base/file.h"
+#include "core/weights/weights.h"
+#include "tests/support/golden.h"
+
+Suite *folders_suite(void);
+
+#define BASES "tests/golden/bases/"
+
+static char dir[64];
+
+static void make_dir(void)
+{
+    strcpy(dir, P_tmpdir "/test_folders_XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+}
+
+static void remove_dir(void)
+{
+    DIR *d = opendir(dir);
+    struct dirent *e;
+    char path[512];
+
+    while ((e = readdir(d))) {
+        snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+        if (e->d_name[0] != '.')
+            unlink(path);
+    }
+    closedir(d);
+    rmdir(dir);
+}
+
+static void write_file(const char *name, const void *bytes, size_t n)
+{
+    char path[512];
+    FILE *f;
+
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    f = fopen(path, "wb");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_uint_eq(fwrite(bytes, 1, n, f), n);
+    fclose(f);
+}
+
+/* All files of a base but its weights. */
+static void copy_texts(const char *base)
+{
+    char path[512];
+    struct dirent *e;
+    DIR *d;
+
+    snprintf(path, sizeof(path), BASES "%s", base);
+    d = opendir(path);
+    ck_assert_ptr_nonnull(d);
+    while ((e = readdir(d))) {
+        struct core_map map = {0};
+
+        if (e->d_name[0] == '.' || strstr(e->d_name, "safetensors"))
+            continue;
+        snprintf(path, sizeof(path), BASES "%s/%.200s", base, e->d_name);
+        ck_assert_int_eq(core_map_open(&map, path, NULL), 0);
+        write_file(e->d_name, map.bytes, map.n_bytes);
+        core_map_release(&map);
+    }
+    closedir(d);
+}
+
+/* Replaces the first `from` in a text file of the folder. */
+static void edit(const char *name, const char *from, const char *to)
+{
+    struct core_map map = {0};
+    struct core_buf out = {0};
+    char path[512], *text, *at;
+
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    ck_assert_int_eq(core_map_open(&map, path, NULL), 0);
+    text = strndup(map.bytes, map.n_bytes);
+    core_map_release(&map);
+    at = strstr(text, from);
+    ck_assert_msg(at != NULL, "%s has no %s", name, from);
+    core_buf_add(&out, text, (size_t)(at - text));
+    core_buf_str(&out, to);
+    core_buf_str(&out, at + strlen(from));
+    write_file(name, out.p, out.n);
+    core_buf_release(&out);
+    free(text);
+}
+
+/* ---- weights written again
+ * ------------------------------------------------------- */
+
+struct writer {
+    struct core_buf head, data;
+};
+
+static void put(struct writer *w, const char *name, const struct tensor *t)
+{
+    const size_t at = w->data.n;
+    char shape[80];
+
+    core_buf_add(&w->data, t->data, t->n_bytes);
+    core_buf_printf(&w->head, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
+                    w->head.n ? ',' : '{', name, tensor_type_text(t->type),
+                    tensor_shape_text(t, shape, sizeof(shape)), at, w->data.n);
+}
+
+/* How a tensor of the base is written; calls put() as often as it likes. */
+typedef void rewrite(struct writer *w, const struct tensor *t);
+
+static void write_weights(const char *base, rewrite *as)
+{
+    struct weights *weights = NULL;
+    struct writer w = {0};
+    struct core_buf all = {0};
+    struct core_err err = {0};
+    char path[512];
+    uint64_t n_head;
+
+    snprintf(path, sizeof(path), BASES "%s", base);
+    ck_assert_msg(weights_open(&weights, path, &err) == 0, "%s", err.msg);
+    for (size_t i = 0; i < weights_tensors(weights)->n; i++)
+        as(&w, &weights_tensors(weights)->t[i]);
+    core_buf_str(&w.head, "}");
+    while (w.head.n % 8)
+        core_buf_str(&w.head, " ");
+    n_head = w.head.n;
+    core_buf_add(&all, &n_head, 8);
+    core_buf_add(&all, w.head.p, w.head.n);
+    core_buf_add(&all, w.data.p, w.data.n);
+    write_file("model.safetensors", all.p, all.n);
+    core_buf_release(&w.head);
+    core_buf_release(&w.data);
+    core_buf_release(&all);
+    weights_close(&weights);
+}
+
+static void as_it_is(struct writer *w, const struct tensor *t)
+{
+    put(w, t->name, t);
+}
+
+/* ---- answers
+ * ---------------------------------------------------------------------- */
+
+/* The embedding, or the logits of some steps, of a fixed input without any
+ * adapter. */
+static void answer(const char *path, struct golden_result *out)
+{
+    static int32_t tokens[] = {2, 17, 5, 101, 44, 9, 3};
+    const struct engine_options opt = {.n_threads = 1, .kv_bytes = 16 << 20};
+    struct golden_cell cell = {.name = "folder"};
+    struct golden_case c = {
+        .cell = &cell, .tokens = tokens, .n_tokens = 7, .max_tokens = 3, .ignore_eos = true};
+    struct golden_case *cases[] = {&c};
+    struct engine *e = NULL;
+    struct model *m = NULL;
+    struct core_err err = {0};
+
+    ck_assert_msg(model_open(&m, path, NULL, &err) == 0, "%s: %s", path, err.msg);
+    ck_assert_msg(delta_base(&cell.delta, m, &err) == 0, "%s", err.msg);
+    ck_assert_msg(engine_new(&e, m, &opt, &err) == 0, "%s", err.msg);
+    golden_run(e, cases, 1, out);
+    engine_free(&e);
+    delta_free(cell.delta);
+    model_close(&m);
+}
+
+static void answers_like(const char *base)
+{
+    struct golden_result got = {0}, want = {0};
+    char path[512];
+
+    snprintf(path, sizeof(path), BASES "%s", base);
+    answer(path, &want);
+    answer(dir, &got);
+    ck_assert_uint_eq(got.n_rows, want.n_rows);
+    ck_assert_uint_eq(got.n_cols, want.n_cols);
+    ck_assert_uint_gt(got.n_cols, 1);
+    ck_assert_int_eq(memcmp(got.out, want.out, want.n_rows * want.n_cols * sizeof(float)), 0);
+    ck_assert_uint_eq(got.n_tokens, want.n_tokens);
+    ck_assert_int_eq(memcmp(got.tokens, want.tokens, want.n_tokens * sizeof(int32_t)), 0);
+    golden_result_release(&got);
+    golden_result_release(&want);
+}
+
+static const struct {
+    const char *base, *file, *from, *to;
+} texts[] = {
+    {"bert", "tokenizer_config.json", "{",
+     "{\"model_max_length\": 1000000000000000019884624838656,"},
+    {"bert", "config.json", "{", "{\"x\": NaN, \"y\": [Infinity, -Infinity, 1e999], "},
+    {"bert", "config.json", "{", "{\"hidden_size\": 7, "}, /* the later one counts */
+    {"llama", "tokenizer_config.json", "{",
+     "{\"model_max_length\": 1000000000000000019884624838656,"},
+    {"llama", "generation_config.json", "{",
+     "{\"max_time\": Infinity, \"seed\": 99999999999999999999,"},
+    {"llama", "tokenizer.json", "{", "{\"x\": NaN,"},
+};
+
+START_TEST(numbers_that_only_python_knows_do_no_harm)
+{
+    copy_texts(texts[_i].base);
+    write_weights(texts[_i].base, as_it_is);
+    edit(texts[_i].file, texts[_i].from, texts[_i].to);
+    answers_like(texts[_i].base);
+}
+END_TEST
+
+START_TEST(such_a_number_where_one_is_read_is_refused_by_its_key)
+{
+    static const struct {
+        const char *from, *to, *param;
+    } bad[] = {
+        {"\"hidden_size\": 40", "\"hidden_size\": NaN", "hidden_size"},
+        {"\"hidden_size\": 40", "\"hidden_size\": 10000000000000000000000000", "hidden_size"},
+        {"\"layer_norm_eps\": ", "\"layer_norm_eps\": Infinity, \"was\": ", "layer_norm_eps"},
+    };
+
+    for (size_t i = 0; i < 3; i++) {
+        struct core_err err = {0};
+        struct model *m = NULL;
+
+        copy_texts("bert");
+        write_weights("bert", as_it_is);
+        edit("config.json", bad[i].from, bad[i].to);
+        ck_assert_int_eq(model_open(&m, dir, NULL, &err), CORE_E_ADAPTER_INVALID);
+        ck_assert_str_eq(err.param, bad[i].param);
+    }
+}
+END_TEST
+
+Suite *folders_suite(void)
+{
+    Suite *s = suite_create("core/model/folders");
+    TCase *t = tcase_create("all");
+
+    tcase_add_checked_fixture(t, make_dir, remove_dir);
+    tcase_add_loop_test(t, numbers_that_only_python_knows_do_no_harm, 0,
+                        sizeof(texts) / sizeof(texts[0]));
+    tcase_add_test(t, such_a_number_where_one_is_read_is_refused_by_its_key);
+    suite_add_tcase(s, t);
+    return s;
+}
