@@ -85,8 +85,10 @@ int delta__load(struct delta_builder *b, const char *safetensors, const char *bi
 
 int delta__tensors_ready(struct delta_builder *b)
 {
-    const int rc = tensor_list_sort(&b->tensors, b->err);
+    int rc = weights_names_today(&b->tensors, b->err);
 
+    if (rc == 0)
+        rc = tensor_list_sort(&b->tensors, b->err);
     if (rc < 0)
         return rc;
     if (b->tensors.n == 0)

@@ -104,7 +104,8 @@ char *delta__scratch_str(struct delta_builder *b, const char *s);
 /* ---- tensors -------------------------------------------------------------------- */
 
 /* Reads the first of two files that is there into b->tensors (safetensors, then
- * torch pickle); *is_found tells. delta__tensors_ready() once after the last. */
+ * torch pickle); *is_found tells. delta__tensors_ready() once after the last: names are
+ * today's from then on (weights_names_today()). */
 int delta__load(struct delta_builder *b, const char *safetensors, const char *bin, bool *is_found);
 int delta__tensors_ready(struct delta_builder *b);
 

@@ -37,7 +37,8 @@ static size_t dim_of(const struct model_config *c, enum arch_dim d)
 }
 
 /* Finds "<module><suffix>" under the names that a checkpoint may use: GGUF's, or
- * Hugging Face's with or without the base prefix. */
+ * Hugging Face's with the base prefix not at all, once, or twice (a model that was saved
+ * as a part of one that calls it so; transformers reads all three). */
 static const struct tensor *find(const struct model *m, const struct arch_site *s, unsigned layer,
                                  const char *suffix, char name[NAME_MAX_LEN])
 {
@@ -45,7 +46,7 @@ static const struct tensor *find(const struct model *m, const struct arch_site *
     const bool is_gguf = weights_gguf(m->weights) != NULL;
     const char *pattern = is_gguf ? s->gguf : s->hf;
     const struct tensor *t;
-    char path[NAME_MAX_LEN - 32];
+    char path[NAME_MAX_LEN - 64], full[NAME_MAX_LEN];
 
     if (!pattern)
         return NULL;
@@ -54,12 +55,16 @@ static const struct tensor *find(const struct model *m, const struct arch_site *
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     snprintf(path, sizeof(path), pattern, layer);
 #pragma GCC diagnostic pop
-    snprintf(name, NAME_MAX_LEN, "%s%s", path, suffix);
-    t = tensor_list_find(list, name);
-    if (t || is_gguf)
-        return t;
-    snprintf(name, NAME_MAX_LEN, "%s%s%s", m->arch->base_prefix, path, suffix);
-    return tensor_list_find(list, name);
+    for (unsigned n = 0; n < (is_gguf ? 1 : 3); n++) {
+        snprintf(full, sizeof(full), "%s%s%s%s", n > 0 ? m->arch->base_prefix : "",
+                 n > 1 ? m->arch->base_prefix : "", path, suffix);
+        t = tensor_list_find(list, full);
+        if (n < 2) /* the usual name, for messages */
+            snprintf(name, NAME_MAX_LEN, "%s", full);
+        if (t)
+            return t;
+    }
+    return NULL;
 }
 
 static int shape_error(const struct tensor *t, const char *expected, struct core_err *err)

@@ -197,7 +197,9 @@ static int open_folder(struct weights *w, const char *dir, struct core_err *err)
             rc = read_shards(w, dir, &kinds[i], path.p, err);
         else
             rc = read_file(w, path.p, kinds[i].is_torch, err);
-        if (rc == 0 && !kinds[i].is_index)
+        if (rc == 0)
+            rc = weights_names_today(&w->tensors, err);
+        if (rc == 0)
             rc = tensor_list_sort(&w->tensors, err);
         goto out;
     }

@@ -72,6 +72,18 @@ bool gguf_get_array(const struct gguf *g, const char *key, size_t *n);
 bool gguf_array_str(const struct gguf *g, const char *key, size_t i, struct gguf_str *out);
 bool gguf_array_f64(const struct gguf *g, const char *key, size_t i, double *out); /* any number */
 
+/* ---- names -------------------------------------------------------------- */
+
+/* Gives tensors whose names an older library or a wrapper wrote the names of today:
+ *
+ *   LayerNorm.gamma, LayerNorm.beta   LayerNorm.weight, LayerNorm.bias (at the end)
+ *   module.                           dropped at the beginning (DataParallel)
+ *   _orig_mod.                        dropped anywhere (torch.compile)
+ *
+ * The list is unsorted afterwards; two names that become one are found by
+ * tensor_list_sort(). CORE_E_NOMEM leaves some names old. */
+int weights_names_today(struct tensor_list *l, struct core_err *err);
+
 /* ---- a checkpoint ------------------------------------------------------- */
 
 /* The weights of a base model: a Hugging Face folder (model.safetensors, else the
@@ -85,8 +97,9 @@ struct weights;
 int weights_open(struct weights **out, const char *path, struct core_err *err);
 void weights_close(struct weights **w); /* sets *w to NULL; NULL inside is fine */
 
-/* All tensors sorted by name. Names as in the files: Hugging Face parameter
- * names for a folder, GGUF names for a GGUF file (weights_gguf() tells). */
+/* All tensors sorted by name. Names as in the files, Hugging Face parameter names
+ * after weights_names_today(), for a folder, GGUF names for a GGUF file
+ * (weights_gguf() tells). */
 const struct tensor_list *weights_tensors(const struct weights *w);
 /* The GGUF metadata, or NULL for a folder. */
 const struct gguf *weights_gguf(const struct weights *w);

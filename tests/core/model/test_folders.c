@@ -1,7 +1,7 @@
 /* tests/core/model/test_folders.c - folders as hubs hold them: a golden base,
- * written again with what that other programs leave there, answers as before,
- * bit for bit. The golden itself is held against transformers by
- * test_goldens.c. */
+ * written again with the names, copies and numbers that other programs leave
+ * there, answers as before, bit for bit. The golden itself is held against
+ * transformers by test_goldens.c. */
 #include <check.h>
 #include <dirent.h>
 #include <stdio.h>
@@ -146,9 +146,130 @@ static void write_weights(const char *base, rewrite *as)
     weights_close(&weights);
 }
 
+static const char *without(const char *name, const char *prefix)
+{
+    const size_t n = strlen(prefix);
+
+    return strncmp(name, prefix, n) == 0 ? name + n : name;
+}
+
+static void put_prefixed(struct writer *w, const struct tensor *t, const char *prefix,
+                         const char *name)
+{
+    char full[300];
+
+    snprintf(full, sizeof(full), "%s%s", prefix, name);
+    put(w, full, t);
+}
+
+static bool ends(const char *name, const char *suffix)
+{
+    const size_t n = strlen(name), n_suffix = strlen(suffix);
+
+    return n >= n_suffix && strcmp(name + n - n_suffix, suffix) == 0;
+}
+
 static void as_it_is(struct writer *w, const struct tensor *t)
 {
     put(w, t->name, t);
+}
+
+static void with_gamma_and_beta(struct writer *w, const struct tensor *t)
+{
+    char name[300];
+    const size_t n = strlen(t->name);
+
+    snprintf(name, sizeof(name), "%s", t->name);
+    if (ends(name, "LayerNorm.weight"))
+        strcpy(name + n - strlen("weight"), "gamma");
+    else if (ends(name, "LayerNorm.bias"))
+        strcpy(name + n - strlen("bias"), "beta");
+    put(w, name, t);
+}
+
+static void without_prefix(struct writer *w, const struct tensor *t)
+{
+    put(w, without(without(t->name, "bert."), "model."), t);
+}
+
+static void with_bert(struct writer *w, const struct tensor *t)
+{
+    put_prefixed(w, t, "bert.", without(t->name, "bert."));
+}
+
+static void with_bert_twice(struct writer *w, const struct tensor *t)
+{
+    put_prefixed(w, t, "bert.bert.", without(t->name, "bert."));
+}
+
+static void with_model_twice(struct writer *w, const struct tensor *t)
+{
+    put_prefixed(w, t, "model.", t->name);
+}
+
+static void in_data_parallel(struct writer *w, const struct tensor *t)
+{
+    put_prefixed(w, t, "module.", t->name);
+}
+
+static void compiled(struct writer *w, const struct tensor *t)
+{
+    put_prefixed(w, t, "_orig_mod.", t->name);
+}
+
+static void compiled_in_data_parallel(struct writer *w, const struct tensor *t)
+{
+    put_prefixed(w, t, "module._orig_mod.", t->name);
+}
+
+static void with_compiled_layers(struct writer *w, const struct tensor *t)
+{
+    const char *rest = without(t->name, "model.");
+
+    put_prefixed(w, t, rest == t->name ? "" : "model._orig_mod.", rest);
+}
+
+/* Once, beside the first tensor: what checkpoints hold that no layer reads. */
+static void with_buffers_and_heads(struct writer *w, const struct tensor *t)
+{
+    static const float zero[40];
+    static const int64_t position[40];
+    const struct tensor ids = {.type = TENSOR_I64,
+                               .n_dims = 2,
+                               .dim = {1, 40},
+                               .data = position,
+                               .n_bytes = sizeof(position)};
+    const struct tensor vector = {
+        .type = TENSOR_F32, .n_dims = 1, .dim = {40}, .data = zero, .n_bytes = sizeof(zero)};
+
+    if (w->head.n == 0) {
+        put(w, "bert.embeddings.position_ids", &ids);
+        put(w, "cls.predictions.bias", &vector);
+        put(w, "cls.predictions.transform.LayerNorm.gamma", &vector);
+        put(w, "cls.predictions.transform.LayerNorm.beta", &vector);
+        put(w, "cls.seq_relationship.bias", &vector);
+        put(w, "classifier.bias", &vector);
+        put(w, "model.layers.0.self_attn.rotary_emb.inv_freq", &vector);
+    }
+    put(w, t->name, t);
+}
+
+static void in_double_precision(struct writer *w, const struct tensor *t)
+{
+    const size_t n = tensor_n_values(t);
+    float *f = malloc(n * sizeof(*f) + 1);
+    double *d = malloc(n * sizeof(*d) + 1);
+    struct tensor wide = *t;
+
+    tensor_to_f32(t, 0, n, f);
+    for (size_t i = 0; i < n; i++)
+        d[i] = (double)f[i];
+    wide.type = TENSOR_F64;
+    wide.data = d;
+    wide.n_bytes = n * sizeof(*d);
+    put(w, t->name, &wide);
+    free(f);
+    free(d);
 }
 
 /* ---- answers
@@ -194,6 +315,57 @@ static void answers_like(const char *base)
     golden_result_release(&got);
     golden_result_release(&want);
 }
+
+static const struct {
+    const char *base;
+    rewrite *as;
+} habits[] = {
+    {"bert", with_gamma_and_beta},
+    {"bert", without_prefix},
+    {"bert", with_bert},
+    {"bert", with_bert_twice},
+    {"bert", in_data_parallel},
+    {"bert", compiled},
+    {"bert", compiled_in_data_parallel},
+    {"bert", with_buffers_and_heads},
+    {"bert", in_double_precision},
+    {"llama", without_prefix},
+    {"llama", with_model_twice},
+    {"llama", in_data_parallel},
+    {"llama", compiled},
+    {"llama", with_compiled_layers},
+    {"llama", with_buffers_and_heads},
+    {"llama", in_double_precision},
+    {"llama-untied", as_it_is},
+    {"llama-untied", without_prefix},
+};
+
+START_TEST(a_base_under_other_names_answers_as_before)
+{
+    copy_texts(habits[_i].base);
+    write_weights(habits[_i].base, habits[_i].as);
+    answers_like(habits[_i].base);
+}
+END_TEST
+
+static void with_both_names(struct writer *w, const struct tensor *t)
+{
+    put(w, t->name, t);
+    if (ends(t->name, "embeddings.LayerNorm.weight"))
+        with_gamma_and_beta(w, t);
+}
+
+START_TEST(an_old_name_beside_the_new_one_is_refused)
+{
+    struct core_err err = {0};
+    struct model *m = NULL;
+
+    copy_texts("bert");
+    write_weights("bert", with_both_names);
+    ck_assert_int_eq(model_open(&m, dir, NULL, &err), CORE_E_ADAPTER_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.msg, "embeddings.LayerNorm.weight is stored twice"));
+}
+END_TEST
 
 static const struct {
     const char *base, *file, *from, *to;
@@ -247,6 +419,9 @@ Suite *folders_suite(void)
     TCase *t = tcase_create("all");
 
     tcase_add_checked_fixture(t, make_dir, remove_dir);
+    tcase_add_loop_test(t, a_base_under_other_names_answers_as_before, 0,
+                        sizeof(habits) / sizeof(habits[0]));
+    tcase_add_test(t, an_old_name_beside_the_new_one_is_refused);
     tcase_add_loop_test(t, numbers_that_only_python_knows_do_no_harm, 0,
                         sizeof(texts) / sizeof(texts[0]));
     tcase_add_test(t, such_a_number_where_one_is_read_is_refused_by_its_key);
