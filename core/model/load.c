@@ -184,6 +184,45 @@ static bool has_weight(enum site_kind kind)
     return site_kind_class(kind) != SITE_CLASS_JOIN && site_kind_class(kind) != SITE_CLASS_ATTN;
 }
 
+static bool is_same(const struct tensor *a, const struct tensor *b)
+{
+    return a->type == b->type && a->n_dims == b->n_dims &&
+           memcmp(a->dim, b->dim, a->n_dims * sizeof(a->dim[0])) == 0 &&
+           (a->n_bytes == 0 || memcmp(a->data, b->data, a->n_bytes) == 0);
+}
+
+/* Where the configuration ties output head and token embedding: one of the two may be
+ * missing, or the head stored again. Two different matrices are not tied, whatever the
+ * configuration says (transformers 5 too). Decides it once for both sites. */
+static void settle_tie(struct model *m)
+{
+    const struct tensor *embed, *head;
+    char name[NAME_MAX_LEN];
+
+    if (!m->config.is_tied || !m->config.is_decoder)
+        return;
+    embed = find(m, row_of(m->arch, SITE_EMBED_TOKENS), 0, ".weight", name);
+    head = find(m, row_of(m->arch, SITE_LM_HEAD), 0, ".weight", name);
+    m->config.is_tied = !embed || !head || is_same(embed, head);
+}
+
+/* The stored weight of a site, or NULL; `name` is what it is called. */
+static const struct tensor *weight_of(const struct model *m, const struct arch_site *s,
+                                      unsigned layer, char name[NAME_MAX_LEN])
+{
+    const bool is_embed = s->kind == SITE_EMBED_TOKENS, is_head = s->kind == SITE_LM_HEAD;
+    const struct tensor *t = NULL;
+    char other[NAME_MAX_LEN];
+
+    if (m->config.is_tied && m->config.is_decoder && is_head)
+        t = find(m, row_of(m->arch, SITE_EMBED_TOKENS), 0, ".weight", other);
+    if (!t)
+        t = find(m, s, layer, ".weight", name);
+    if (!t && m->config.is_tied && m->config.is_decoder && is_embed)
+        t = find(m, row_of(m->arch, SITE_LM_HEAD), 0, ".weight", other);
+    return t;
+}
+
 static int load_site(struct model *m, const struct arch_site *s, unsigned layer,
                      struct core_err *err)
 {
@@ -197,9 +236,7 @@ static int load_site(struct model *m, const struct arch_site *s, unsigned layer,
     site->n_out = dim_of(&m->config, s->out);
     if (!has_weight(s->kind))
         return 0;
-    weight = find(m, s, layer, ".weight", name);
-    if (!weight && s->kind == SITE_LM_HEAD && m->config.is_tied)
-        weight = find(m, row_of(m->arch, SITE_EMBED_TOKENS), 0, ".weight", name);
+    weight = weight_of(m, s, layer, name);
     if (!weight && s->flags & ARCH_MAY) {
         site->n_in = site->n_out = 0;
         return 0;
@@ -314,6 +351,7 @@ int model__load(struct model *m, struct core_err *err)
     m->site = core_calloc(m->n_sites, sizeof(*m->site));
     if (!m->site)
         return core_err_nomem(err, "sites");
+    settle_tie(m);
     for (size_t i = 0; rc == 0 && i < m->arch->n_sites; i++) {
         const struct arch_site *s = &m->arch->site[i];
         const unsigned n = s->flags & ARCH_LAYERED ? c->n_layers : 1;

@@ -1,7 +1,6 @@
-/* tests/core/model/test_folders.c - folders as hubs hold them: a golden base,
- * written again with the names, copies and numbers that other programs leave
- * there, answers as before, bit for bit. The golden itself is held against
- * transformers by test_goldens.c. */
+/* tests/core/model/test_folders.c - folders as hubs hold them: a golden base, written again
+ * with the names, copies and numbers that other programs leave there, answers as before,
+ * bit for bit. The golden itself is held against transformers by test_goldens.c. */
 #include <check.h>
 #include <dirent.h>
 #include <stdio.h>
@@ -98,8 +97,7 @@ static void edit(const char *name, const char *from, const char *to)
     free(text);
 }
 
-/* ---- weights written again
- * ------------------------------------------------------- */
+/* ---- weights written again ------------------------------------------------------- */
 
 struct writer {
     struct core_buf head, data;
@@ -254,6 +252,18 @@ static void with_buffers_and_heads(struct writer *w, const struct tensor *t)
     put(w, t->name, t);
 }
 
+static void with_a_copy_as_head(struct writer *w, const struct tensor *t)
+{
+    put(w, t->name, t);
+    if (strcmp(t->name, "model.embed_tokens.weight") == 0)
+        put(w, "lm_head.weight", t);
+}
+
+static void with_the_head_alone(struct writer *w, const struct tensor *t)
+{
+    put(w, strcmp(t->name, "model.embed_tokens.weight") == 0 ? "lm_head.weight" : t->name, t);
+}
+
 static void in_double_precision(struct writer *w, const struct tensor *t)
 {
     const size_t n = tensor_n_values(t);
@@ -272,11 +282,9 @@ static void in_double_precision(struct writer *w, const struct tensor *t)
     free(d);
 }
 
-/* ---- answers
- * ---------------------------------------------------------------------- */
+/* ---- answers ---------------------------------------------------------------------- */
 
-/* The embedding, or the logits of some steps, of a fixed input without any
- * adapter. */
+/* The embedding, or the logits of some steps, of a fixed input without any adapter. */
 static void answer(const char *path, struct golden_result *out)
 {
     static int32_t tokens[] = {2, 17, 5, 101, 44, 9, 3};
@@ -335,6 +343,8 @@ static const struct {
     {"llama", compiled},
     {"llama", with_compiled_layers},
     {"llama", with_buffers_and_heads},
+    {"llama", with_a_copy_as_head},
+    {"llama", with_the_head_alone},
     {"llama", in_double_precision},
     {"llama-untied", as_it_is},
     {"llama-untied", without_prefix},
@@ -345,6 +355,22 @@ START_TEST(a_base_under_other_names_answers_as_before)
     copy_texts(habits[_i].base);
     write_weights(habits[_i].base, habits[_i].as);
     answers_like(habits[_i].base);
+}
+END_TEST
+
+/* transformers 5 does not tie two different matrices, whatever the configuration says. */
+START_TEST(a_head_that_differs_from_the_embedding_is_not_tied)
+{
+    struct core_err err = {0};
+    struct model *m = NULL;
+
+    copy_texts("llama-untied");
+    edit("config.json", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+    write_weights("llama-untied", as_it_is);
+    answers_like("llama-untied");
+    ck_assert_msg(model_open(&m, dir, NULL, &err) == 0, "%s", err.msg);
+    ck_assert(!model_config(m)->is_tied);
+    model_close(&m);
 }
 END_TEST
 
@@ -421,6 +447,7 @@ Suite *folders_suite(void)
     tcase_add_checked_fixture(t, make_dir, remove_dir);
     tcase_add_loop_test(t, a_base_under_other_names_answers_as_before, 0,
                         sizeof(habits) / sizeof(habits[0]));
+    tcase_add_test(t, a_head_that_differs_from_the_embedding_is_not_tied);
     tcase_add_test(t, an_old_name_beside_the_new_one_is_refused);
     tcase_add_loop_test(t, numbers_that_only_python_knows_do_no_harm, 0,
                         sizeof(texts) / sizeof(texts[0]));
