@@ -249,7 +249,15 @@ static int check_tying(struct delta_builder *b, const json_t *config)
 
 static int read_numbers(struct delta_builder *b, const json_t *config, struct lora *l)
 {
-    int rc = delta__json_number(b, config, "lora_alpha", 8, &l->alpha.dflt);
+    int rc = 0;
+
+    /* PEFT computes with them: a null there is no default, and fails. */
+    if (json_is_null(json_object_get(config, "lora_alpha")) ||
+        json_is_null(json_object_get(config, "r")))
+        rc = core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "lora_alpha",
+                                "lora_alpha and r: expected numbers, got null");
+    if (rc == 0)
+        rc = delta__json_number(b, config, "lora_alpha", 8, &l->alpha.dflt);
 
     if (rc == 0)
         rc = delta__json_number(b, config, "r", 0, &l->rank.dflt);

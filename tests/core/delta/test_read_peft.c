@@ -71,6 +71,8 @@ static const struct {
     {"\"alpha_pattern\": {\"(\": 12}", -1},
     {"\"alpha_pattern\": {\"query\": \"12\"}", -1},
     {"\"lora_alpha\": \"6\"", -1},
+    {"\"lora_alpha\": null", -1}, /* no default: PEFT fails to divide */
+    {"\"r\": null", -1},
     {"\"lora_alpha\": NaN", -1},
     {"\"lora_alpha\": Infinity", -1},
     {"\"lora_alpha\": 100000000000000000000", 25000000000000000000.0},
