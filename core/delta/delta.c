@@ -35,12 +35,12 @@ static int read_known(struct delta_builder *b, const json_t *library, const json
         return delta__read_own(b, own);
     if (library && json_is_string(json_object_get(library, "peft_type")))
         return delta__read_peft(b, library);
-    if (library && json_object_get(library, "config") && json_object_get(library, "model_type"))
+    if (library && json_object_get(library, "config"))
         return delta__read_adapterhub(b, library);
     if (library)
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "adapter_config.json",
-                                  "adapter_config.json: neither peft_type nor config and "
-                                  "model_type: of which library is it?");
+                                  "adapter_config.json: neither peft_type nor config: "
+                                  "of which library is it?");
     return core_err_set(b->err, CORE_E_ADAPTER_INVALID,
                         "no adapter_config.json and no delta.json among the files");
 }

@@ -20,6 +20,7 @@ struct delta__ah {
     const char *name;        /* stands in the names of tensors */
     const char *version;     /* of the library that saved it, or NULL: unsaid, or a part */
     bool has_old_gelu;       /* activations have the names of files without a version */
+    bool is_text_task;       /* "type" of files of version 1: see read_invertible() */
     const json_t *interface; /* adapter_interface.json of a plug-in model, or NULL */
 };
 int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);

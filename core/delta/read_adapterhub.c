@@ -219,7 +219,7 @@ static int load(struct delta_builder *b)
 static int read_adapter(struct delta_builder *b, const json_t *config)
 {
     const json_t *method = json_object_get(config, "config");
-    const char *arch = json_string_value(json_object_get(method, "architecture"));
+    const char *arch = json_string_value(json_object_get(method, "architecture")), *type;
     json_t *interface = NULL;
     struct delta__ah ah = {0};
     int rc = delta__json_str(b, config, "name", NULL, &ah.name);
@@ -236,6 +236,8 @@ static int read_adapter(struct delta_builder *b, const json_t *config)
     if (rc < 0)
         return rc;
     ah.interface = interface;
+    type = json_string_value(json_object_get(config, "type"));
+    ah.is_text_task = type && strcmp(type, "text_task") == 0;
     ah.has_old_gelu = json_object_get(config, "version") == NULL;
     rc = arch && strcmp(arch, "union") == 0 ? read_union(b, method, &ah)
                                             : read_method(b, method, &ah);

@@ -62,10 +62,27 @@ static int read_scaling(struct delta_builder *b, const json_t *config, struct bo
     return rc;
 }
 
+/* Invertible adapters are not computed. Version 1 of the library wrote the option (at first
+ * as an object, "invertible_adapter") into task adapters, which did not have them: there it
+ * means nothing unless their tensors are in the file, as the library decides too. */
+static int read_invertible(struct delta_builder *b, const json_t *config,
+                           const struct delta__ah *ah)
+{
+    static const char *const option[] = {"inv_adapter", "invertible_adapter", NULL};
+    static const char *const kind[] = {"invertible_adapters", "invertible_lang_adapters"};
+    const char *rest;
+    bool is_there = !ah->is_text_task;
+
+    for (size_t i = 0; !is_there && i < b->tensors.n; i++)
+        for (size_t k = 0; k < sizeof(kind) / sizeof(kind[0]); k++)
+            is_there |= delta__ah_mark(b->tensors.t[i].name, kind[k], ah->name, &rest) != NULL;
+    return is_there ? delta__json_refuse(b, config, option) : 0;
+}
+
 static int read_switches(struct delta_builder *b, const json_t *config, const struct delta__ah *ah,
                          struct bottleneck *o)
 {
-    static const char *const option[] = {"use_gating", "phm_layer", "inv_adapter", NULL};
+    static const char *const option[] = {"use_gating", "phm_layer", NULL};
     const struct {
         const char *key;
         bool dflt, *out;
@@ -82,6 +99,8 @@ static int read_switches(struct delta_builder *b, const json_t *config, const st
     const char *act;
     int rc = delta__json_refuse(b, config, option);
 
+    if (rc == 0)
+        rc = read_invertible(b, config, ah);
     for (size_t i = 0; rc == 0 && i < sizeof(flag) / sizeof(flag[0]); i++)
         rc = delta__json_bool(b, config, flag[i].key, flag[i].dflt, flag[i].out);
     if (rc == 0)

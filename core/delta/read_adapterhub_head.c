@@ -28,19 +28,24 @@ static int add_layer(struct delta_builder *b, const struct tensor *w, const stru
     return 0;
 }
 
+/* Keys that are absent mean the defaults of the library's head classes; null is a value. */
 static int read_layers(struct delta_builder *b, const json_t *config, const char *name)
 {
     struct delta__head *h = &b->plan;
+    const bool has_act = json_object_get(config, "activation_function") != NULL;
     enum kern_act act;
     const char *text;
     double n_layers;
     char path[600];
     int rc = delta__json_str(b, config, "activation_function", NULL, &text);
 
+    if (!has_act && h->form != DELTA__FORM_LM)
+        text = "tanh";
     if (rc == 0)
         rc = delta__ah_act(b, text, false, &act);
     if (rc == 0)
-        rc = delta__json_number(b, config, "layers", 1, &n_layers);
+        rc = delta__json_number(b, config, "layers", h->form == DELTA__FORM_SEQUENCE ? 2 : 1,
+                                &n_layers);
     for (unsigned i = 0; rc == 0 && i <= HEAD_INDEX_MAX; i++) {
         const int n = snprintf(path, sizeof(path), "heads.%s.%u", name, i);
         const struct tensor *w;

@@ -468,6 +468,125 @@ START_TEST(names_of_old_files_are_read)
 }
 END_TEST
 
+/* The same operations and the same head, of the same files but for their texts. */
+static void same_program(const struct adapter *a, const char *cell)
+{
+    struct adapter b = {0};
+    struct delta *got = compile(a), *want;
+
+    ck_assert(load_cell(&b, cell));
+    want = compile(&b);
+    ck_assert_str_eq(got->method, want->method);
+    ck_assert_uint_eq(got->n_ops, want->n_ops);
+    for (size_t i = 0; i < got->n_ops; i++) {
+        ck_assert_int_eq(got->op[i].kind, want->op[i].kind);
+        ck_assert_uint_eq(got->op[i].site, want->op[i].site);
+    }
+    ck_assert_int_eq(got->head.kind, want->head.kind);
+    ck_assert_int_eq(got->head.pool, want->head.pool);
+    ck_assert_uint_eq(got->head.n_labels, want->head.n_labels);
+    ck_assert_uint_eq(got->head.n_steps, want->head.n_steps);
+    for (size_t i = 0; i < got->head.n_steps; i++)
+        ck_assert_int_eq(got->head.step[i].act, want->head.step[i].act);
+    delta_free(got);
+    delta_free(want);
+    drop_adapter(&b);
+}
+
+static const struct {
+    const char *cell, *file, *from, *to;
+} old_forms[] = {
+    /* task adapters of version 1 say an invertible adapter that they do not have */
+    {"bert-ah-houlsby", CONFIG, "\"inv_adapter\": null", "\"inv_adapter\": \"nice\""},
+    {"bert-ah-houlsby", CONFIG, "\"inv_adapter\": null",
+     "\"invertible_adapter\": {\"block_type\": \"nice\", \"reduction_factor\": 2}"},
+    {"bert-ah-houlsby", CONFIG, "\"model_type\": \"bert\",", ""},
+    {"bert-ah-houlsby", CONFIG, "\"name\"", "\"config_id\": \"9076f36a74755ac4\", \"name\""},
+    {"bert-ah-houlsby", CONFIG, "\"leave_out\": [],", "\"attention_type\": \"sent-lvl-dynamic\","},
+    {"bert-ah-houlsby", CONFIG, "\"original_ln_after\": true,", "\"new_attention_norm\": false,"},
+    {"bert-ah-pfeiffer", HEAD, "BertAdapterModel", "BertModelWithHeads"},
+    {"bert-ah-pfeiffer", HEAD, "\"layers\": 2,", ""},
+    {"bert-ah-pfeiffer", HEAD, "\"activation_function\": \"tanh\",", ""},
+    {"bert-ah-pfeiffer", HEAD, "\"use_pooler\": false", "\"unread\": NaN"},
+    {"bert-ah-pfeiffer", HEAD, "\"bias\": true,", ""},
+    {"bert-ah-head-tagging", HEAD, "\"layers\": 1,", ""},
+    {"bert-ah-head-multi-label", HEAD, "\"activation_function\": \"tanh\",", ""},
+};
+
+START_TEST(configurations_of_old_versions_mean_the_same)
+{
+    struct adapter a = {0};
+
+    ck_assert(load_cell(&a, old_forms[_i].cell));
+    if (strcmp(old_forms[_i].file, CONFIG) == 0)
+        edit_text(&a, CONFIG, "\"name\"", "\"type\": \"text_task\", \"name\"");
+    edit_text(&a, old_forms[_i].file, old_forms[_i].from, old_forms[_i].to);
+    same_program(&a, old_forms[_i].cell);
+    drop_adapter(&a);
+}
+END_TEST
+
+/* Elsewhere the library would compute them, and with tensors also in a task adapter. */
+START_TEST(invertible_adapters_are_refused_by_name)
+{
+    static const char *const option[] = {
+        "\"inv_adapter\": \"nice\"",
+        "\"invertible_adapter\": {\"block_type\": \"nice\", \"reduction_factor\": 2}"};
+    const struct made t[] = {
+        {.name = "bert.invertible_lang_adapters.sst.F.0.weight", .d0 = 3, .d1 = 20},
+        {.name = "bert.encoder.layer.0.output.adapters.sst.adapter_up.weight", .d0 = 40, .d1 = 3},
+        {0}};
+    struct adapter a = {0};
+
+    for (size_t i = 0; i < 2; i++) {
+        ck_assert(load_cell(&a, "bert-ah-houlsby"));
+        edit_text(&a, CONFIG, "\"inv_adapter\": null", option[i]);
+        refused(&a, CORE_E_ADAPTER_UNSUPPORTED, i ? "invertible_adapter" : "inv_adapter");
+        edit_text(&a, CONFIG, "\"name\"", "\"type\": \"text_lang\", \"name\"");
+        refused(&a, CORE_E_ADAPTER_UNSUPPORTED, i ? "invertible_adapter" : "inv_adapter");
+        edit_text(&a, CONFIG, "text_lang", "text_task");
+        delta_free(compile(&a));
+        for (size_t k = 0; k < a.n; k++)
+            if (strcmp(a.file[k].name, "pytorch_adapter.bin") == 0) {
+                free((void *)a.file[k].name);
+                a.file[k].name = strdup("unread.bin");
+            }
+        put_tensors(&a, "adapter.safetensors", t);
+        refused(&a, CORE_E_ADAPTER_UNSUPPORTED, i ? "invertible_adapter" : "inv_adapter");
+        drop_adapter(&a);
+    }
+}
+END_TEST
+
+START_TEST(names_without_the_models_own_prefix_or_with_a_wrappers_are_read)
+{
+    static const char *const prefix[] = {"", "bert.", "module.bert.", "_orig_mod.bert.",
+                                         "module._orig_mod."};
+    static const char *const part[] = {"adapter_down.0.weight", "adapter_down.0.bias",
+                                       "adapter_up.weight", "adapter_up.bias"};
+    char name[4][200];
+    const struct made t[] = {{.name = name[0], .d0 = 3, .d1 = 40},
+                             {.name = name[1], .d0 = 3},
+                             {.name = name[2], .d0 = 40, .d1 = 3},
+                             {.name = name[3], .d0 = 40},
+                             {0}};
+    struct adapter a = {0};
+    struct delta *d;
+
+    put_ah(&a, bottleneck_json);
+    for (size_t i = 0; i < sizeof(prefix) / sizeof(prefix[0]); i++) {
+        for (size_t k = 0; k < 4; k++)
+            snprintf(name[k], sizeof(name[k]), "%sencoder.layer.0.output.adapters.a.b.%s",
+                     prefix[i], part[k]);
+        put_tensors(&a, "adapter.safetensors", t);
+        d = compile(&a);
+        op_at(d, 0, SITE_FFN_JOIN, DELTA_LOWRANK);
+        delta_free(d);
+    }
+    drop_adapter(&a);
+}
+END_TEST
+
 START_TEST(the_prefix_network_is_folded_into_keys_and_values)
 {
     const struct made t[] = {
@@ -733,6 +852,10 @@ Suite *read_adapterhub_suite(void)
     tcase_add_test(t, bottlenecks_of_a_union_share_the_places_out);
     tcase_add_test(t, both_kinds_of_weight_file_are_one_too_many);
     tcase_add_test(t, names_of_old_files_are_read);
+    tcase_add_loop_test(t, configurations_of_old_versions_mean_the_same, 0,
+                        sizeof(old_forms) / sizeof(old_forms[0]));
+    tcase_add_test(t, invertible_adapters_are_refused_by_name);
+    tcase_add_test(t, names_without_the_models_own_prefix_or_with_a_wrappers_are_read);
     tcase_add_test(t, bottlenecks_hooked_into_a_base_with_norms_after_are_refused);
     tcase_add_test(t, a_union_of_prefix_and_parallel_bottleneck_is_mam);
     tcase_add_test(t, a_bottleneck_that_misses_a_part_is_refused);
