@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "core/base/alloc.h"
@@ -55,7 +56,9 @@ int model__act_by_name(const char *name, enum kern_act *out, struct core_err *er
         enum kern_act act;
     } table[] = {
         {"gelu", KERN_ACT_GELU},
+        {"gelu_python", KERN_ACT_GELU},
         {"gelu_new", KERN_ACT_GELU_NEW},
+        {"gelu_fast", KERN_ACT_GELU_NEW},
         {"gelu_pytorch_tanh", KERN_ACT_GELU_NEW},
         {"quick_gelu", KERN_ACT_QUICK_GELU},
         {"relu", KERN_ACT_RELU},
@@ -236,6 +239,25 @@ static int read_chat_template(const char *path, char **out, struct core_err *err
     return rc;
 }
 
+/* model_type; files of 2019 say the class only, "BertForMaskedLM". */
+static const struct model_arch *family_of(const json_t *j)
+{
+    const char *type = json_string_value(json_object_get(j, "model_type"));
+    const json_t *classes = json_object_get(j, "architectures");
+    const char *class_name = json_string_value(json_array_get(classes, 0));
+
+    if (type || !class_name)
+        return type ? model__arch_find(type) : NULL;
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+        const size_t n = strlen(families[i]->name);
+
+        if (strncasecmp(class_name, families[i]->name, n) == 0 &&
+            (strncmp(class_name + n, "For", 3) == 0 || strcmp(class_name + n, "Model") == 0))
+            return families[i];
+    }
+    return NULL;
+}
+
 int model__config_folder(struct model_config *c, const struct model_arch **arch, const char *path,
                          char **chat_template, struct core_err *err)
 {
@@ -250,7 +272,7 @@ int model__config_folder(struct model_config *c, const struct model_arch **arch,
         goto out;
     }
     type = json_string_value(json_object_get(j, "model_type"));
-    *arch = type ? model__arch_find(type) : NULL;
+    *arch = family_of(j);
     if (!*arch) {
         rc = core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, "model_type",
                                 "config.json: model_type %s is not computed",

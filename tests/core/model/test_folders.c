@@ -405,9 +405,12 @@ static const struct {
     {"llama", "generation_config.json", "{",
      "{\"max_time\": Infinity, \"seed\": 99999999999999999999,"},
     {"llama", "tokenizer.json", "{", "{\"x\": NaN,"},
+    {"bert", "config.json", "\"model_type\"", "\"type of model\""}, /* the class says it */
+    {"llama", "config.json", "\"model_type\"", "\"type of model\""},
+    {"bert", "config.json", "\"gelu\"", "\"gelu_python\""},
 };
 
-START_TEST(numbers_that_only_python_knows_do_no_harm)
+START_TEST(texts_as_other_versions_write_them_mean_the_same)
 {
     copy_texts(texts[_i].base);
     write_weights(texts[_i].base, as_it_is);
@@ -449,7 +452,7 @@ Suite *folders_suite(void)
                         sizeof(habits) / sizeof(habits[0]));
     tcase_add_test(t, a_head_that_differs_from_the_embedding_is_not_tied);
     tcase_add_test(t, an_old_name_beside_the_new_one_is_refused);
-    tcase_add_loop_test(t, numbers_that_only_python_knows_do_no_harm, 0,
+    tcase_add_loop_test(t, texts_as_other_versions_write_them_mean_the_same, 0,
                         sizeof(texts) / sizeof(texts[0]));
     tcase_add_test(t, such_a_number_where_one_is_read_is_refused_by_its_key);
     suite_add_tcase(s, t);
