@@ -117,6 +117,19 @@ def tidy(name):
             yield line.replace(str(ROOT) + "/", "")
 
 
+def image():
+    """The image's user has a number and owns what it writes."""
+    text = (ROOT / "Dockerfile").read_text()
+    user = re.search(r"^USER (\d+):(\d+)$", text, re.M)
+    if not user or user.group(1) == "0":
+        yield "Dockerfile: USER must be a number other than 0"
+    elif f"install -d -o {user.group(1)} -g {user.group(2)} /store" not in text:
+        yield f"Dockerfile: /store does not belong to user {user.group(1)}"
+    for path in re.findall(r"^!(\S+)", (ROOT / ".dockerignore").read_text(), re.M):
+        if not (ROOT / path).exists():
+            yield f".dockerignore: lets in {path}, which does not exist"
+
+
 def collect(check, names):
     with ThreadPoolExecutor(4) as pool:
         return [line for found in pool.map(lambda n: list(check(n)), names) for line in found]
@@ -131,6 +144,7 @@ def main():
             found += check(name, text)
     found += collect(formatted, names)
     found += collect(compiles_alone, [n for n in names if n.endswith(".h")])
+    found += image()
     if "--fast" not in sys.argv:
         found += collect(tidy, [n for n in names if n.endswith(".c") and not n.startswith("tests/")])
     print("\n".join(found) if found else f"lint: {len(names)} files, nothing found")
