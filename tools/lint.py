@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """The style check: what CONTRIBUTING.md asks for and a machine can see.
 
-Format (clang-format-14), layer arrows, header homes, file and function sizes, header
-comments, leftovers, headers that compile alone, and clang-tidy. Prints one line per
-finding; exit status 1 if there is any. `--fast` leaves out clang-tidy.
+Format (clang-format-14), layer arrows, header homes, names of families, file and function
+sizes, header comments, leftovers, headers that compile alone, the image, the commits of a
+branch, and clang-tidy. Prints one line per finding; exit status 1 if there is any. `--fast`
+leaves out clang-tidy.
 """
+import platform
 import re
 import subprocess
 import sys
@@ -13,6 +15,36 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYER = {"core": 0, "adapters_store": 1, "server": 2}
+# The folders of core, lowest first: one may include those of the lines above its own.
+CORE_ORDER = """
+base
+weights
+kern pool tok
+gemm
+model
+delta
+fwd
+families
+engine
+task
+"""
+CORE_LEVEL = {folder: level for level, line in enumerate(CORE_ORDER.split("\n")) for folder in line.split()}
+# Arrows against that order, each until its reason is gone.
+CORE_AGAINST = {
+    ("model", "delta"),  # the forward pass stands in core/model
+}
+# What one kind of model is called belongs to its family's file.
+FAMILIES = {"albert", "bart", "bert", "bloom", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "falcon", "gemma",
+            "gemma2", "gemma3", "gpt2", "gpt_neox", "llama", "marian", "mbart", "mistral", "mixtral", "modernbert", "mpt", "mpnet",
+            "mt5", "nomic_bert", "olmo", "olmo2", "opt", "pegasus", "phi", "phi3", "qwen2", "qwen3", "roberta", "t5",
+            "xlm-roberta"}
+FAMILY_HOME = re.compile(r"core/families/")
+FAMILY_ELSEWHERE = {
+    "core/tok/tok_gguf.c",  # names of tokenizers, which GGUF calls after the first model that had them
+    "core/model/bert.c",
+    "core/model/llama.c",
+    "core/delta/read_adapterhub_lora.c",
+}
 # A header and where it may be included; tests and benchmarks may include what they test.
 HOME = {
     "microhttpd.h": r"server/http/mhd\.[ch]$",
@@ -21,7 +53,7 @@ HOME = {
     "immintrin.h": r"core/kern/kern_.*\.[ch]$",
     "check.h": r"tests/.*$",
 }
-LINES_MAX, FUNCTION_MAX = 800, 70
+LINES_MAX, FUNCTION_MAX, SUBJECT_MAX = 800, 70, 60
 # Longer on purpose; the reason stands beside the name.
 LONG_FUNCTIONS: dict[str, str] = {}
 LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
@@ -39,6 +71,36 @@ def layer_arrows(name, text):
         other = LAYER.get(inc.split("/")[0])
         if mine is not None and other is not None and other > mine:
             yield f"{name}: includes {inc}: arrows go server -> adapters_store -> core"
+
+
+def core_arrows(name, text):
+    if not name.startswith("core/"):
+        return
+    mine = name.split("/")[1]
+    if mine not in CORE_LEVEL:
+        yield f"{name}: core/{mine} is not in CORE_ORDER of tools/lint.py"
+        return
+    for inc in re.findall(r'#include "core/([^"]+)"', text):
+        other = inc.split("/")[0]
+        if other == mine or (mine, other) in CORE_AGAINST:
+            continue
+        if CORE_LEVEL.get(other, len(CORE_LEVEL)) >= CORE_LEVEL[mine]:
+            yield f"{name}: includes core/{inc}: core/{mine} stands below it or beside it"
+
+
+def without_comments(text):
+    """The text with comments as blanks; string literals stay."""
+    return re.sub(r'/\*.*?\*/|//[^\n]*|("(?:\\.|[^"\\\n])*")',
+                  lambda m: m.group(1) or re.sub(r"[^\n]", " ", m.group(0)), text, flags=re.S)
+
+
+def family_names(name, text):
+    if not name.startswith(tuple(LAYER)) or FAMILY_HOME.match(name) or name in FAMILY_ELSEWHERE:
+        return
+    for i, line in enumerate(without_comments(text).split("\n"), 1):
+        for literal in re.findall(r'"((?:\\.|[^"\\])*)"', line):
+            if literal in FAMILIES and not line.startswith("#include"):
+                yield f'{name}:{i}: "{literal}": only core/families knows a family'
 
 
 def header_homes(name, text):
@@ -108,13 +170,29 @@ TIDY = ",".join(["-*", "bugprone-*", "clang-analyzer-*", *(f"-{name}" for name i
 
 
 def tidy(name):
-    isa = ["-mavx2", "-mfma", "-mf16c"] if re.search(r"avx", name) else []
-    isa += ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"] if "avx512" in name else []
+    is_x86 = platform.machine() == "x86_64"
+    isa = ["-mavx2", "-mfma", "-mf16c"] if is_x86 and "avx" in name else []
+    isa += ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"] if is_x86 and "avx512" in name else []
     r = run(["clang-tidy-14", "--quiet", f"--checks={TIDY}", "--warnings-as-errors=*", name, "--",
              "-std=gnu11", "-D_GNU_SOURCE=", "-I.", *isa])
     for line in r.stdout.splitlines():
         if re.search(r"(warning|error):", line):
             yield line.replace(str(ROOT) + "/", "")
+
+
+def message_faults(commit, message):
+    subject, _, body = message.partition("\n")
+    if len(subject) > SUBJECT_MAX or not re.match(r"\S[^:]*: \S", subject):
+        yield f"commit {commit}: '{subject}': 'area: what changes', at most {SUBJECT_MAX} characters"
+    if not body.strip():
+        yield f"commit {commit}: '{subject}': no body that says why"
+
+
+def commits():
+    """Of a branch, those that main does not have."""
+    out = run(["git", "log", "--no-merges", "--format=%h%n%B%x00", "main..HEAD"]).stdout
+    for entry in filter(None, (part.strip("\n") for part in out.split("\0"))):
+        yield from message_faults(*entry.split("\n", 1))
 
 
 def image():
@@ -140,11 +218,11 @@ def main():
     found = []
     for name in names:
         text = (ROOT / name).read_text(errors="replace")
-        for check in (layer_arrows, header_homes, sizes, comments):
+        for check in (layer_arrows, core_arrows, header_homes, family_names, sizes, comments):
             found += check(name, text)
     found += collect(formatted, names)
     found += collect(compiles_alone, [n for n in names if n.endswith(".h")])
-    found += image()
+    found += [*image(), *commits()]
     if "--fast" not in sys.argv:
         found += collect(tidy, [n for n in names if n.endswith(".c") and not n.startswith("tests/")])
     print("\n".join(found) if found else f"lint: {len(names)} files, nothing found")

@@ -1,0 +1,68 @@
+"""Tests that each rule of tools/lint.py finds what breaks it: `python3 tests/tools/test_lint.py`."""
+
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+import lint  # noqa: E402
+
+
+class Arrows(unittest.TestCase):
+    def found(self, name, *included):
+        return list(lint.core_arrows(name, "".join(f'#include "{inc}"\n' for inc in included)))
+
+    def test_a_folder_of_core_includes_itself_and_those_below(self):
+        self.assertEqual(self.found("core/engine/step.c", "core/engine/engine.h", "core/delta/delta.h", "core/base/err.h"), [])
+
+    def test_an_arrow_up_or_sideways_is_found(self):
+        self.assertIn("core/tok/tok.h", self.found("core/base/buf.c", "core/tok/tok.h")[0])
+        self.assertEqual(len(self.found("core/tok/tok.c", "core/pool/pool.h")), 1)
+        self.assertEqual(len(self.found("core/delta/delta.c", "core/engine/engine.h")), 1)
+
+    def test_a_folder_without_a_place_in_the_order_is_found(self):
+        self.assertIn("CORE_ORDER", self.found("core/misc/a.c")[0])
+        self.assertEqual(len(self.found("core/base/a.c", "core/misc/a.h")), 1)
+
+    def test_core_does_not_include_the_server(self):
+        self.assertEqual(len(list(lint.layer_arrows("core/base/a.c", '#include "server/srv.h"\n'))), 1)
+
+
+class Families(unittest.TestCase):
+    def found(self, name, text):
+        return list(lint.family_names(name, text))
+
+    def test_a_family_in_a_string_is_found_outside_its_file(self):
+        code = 'int f(void)\n{\n    return strcmp(a, "roberta");\n}\n'
+        self.assertEqual([f.split(":")[1] for f in self.found("core/delta/x.c", code)], ["3"])
+        self.assertEqual(self.found("core/families/roberta.c", code), [])
+
+    def test_comments_and_longer_words_are_left_alone(self):
+        self.assertEqual(self.found("core/delta/x.c", '/* "bert" */ // "t5"\nconst char *s = "a bert";\n'), [])
+
+
+class Commits(unittest.TestCase):
+    def found(self, message):
+        return list(lint.message_faults("abc", message))
+
+    def test_a_commit_says_why(self):
+        self.assertEqual(self.found("area: what\n\nBecause.\n"), [])
+        self.assertIn("no body", self.found("area: what\n")[0])
+
+    def test_a_subject_has_an_area_and_an_end(self):
+        self.assertEqual(len(self.found("what\n\nBecause.\n")), 1)
+        self.assertEqual(len(self.found(f"area: {'x' * 60}\n\nBecause.\n")), 1)
+
+
+class Rest(unittest.TestCase):
+    def test_a_header_out_of_its_home_is_found(self):
+        self.assertEqual(len(list(lint.header_homes("server/srv.c", "#include <uv.h>\n"))), 1)
+
+    def test_long_functions_and_leftovers_are_found(self):
+        body = "int f(void)\n{\n" + "    a();\n" * 71 + "}\n"
+        self.assertEqual(len(list(lint.sizes("core/x.c", body))), 1)
+        self.assertEqual(len(list(lint.comments("core/x.c", "/* x */\nint a; /* TO" + "DO */\n"))), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
