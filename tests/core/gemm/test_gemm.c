@@ -8,23 +8,12 @@
 #include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/gemm/gemm.h"
+#include "tests/support/levels.h"
 
 static const enum tensor_type types[] = {TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_F64,
                                          TENSOR_Q8_0, TENSOR_Q4_0, TENSOR_Q4_1, TENSOR_Q5_0,
                                          TENSOR_Q5_1, TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K};
 enum { N_TYPES = sizeof(types) / sizeof(types[0]) };
-
-static unsigned all_levels(struct kern_table t[3])
-{
-    unsigned n = 0;
-
-    kern_table_init(&t[n++], 0);
-    if (kern_cpu_levels() & KERN_AVX2)
-        kern_table_init(&t[n++], KERN_AVX2);
-    if (kern_cpu_levels() & KERN_AVX512)
-        kern_table_init(&t[n++], KERN_AVX2 | KERN_AVX512);
-    return n;
-}
 
 static float sample(size_t i, unsigned seed)
 {
@@ -163,8 +152,8 @@ START_TEST(the_product_is_right_for_every_type_level_and_size)
     const size_t block = tensor_type_block(type);
     /* Around the blocks of k: one, several, and a part. */
     const size_t ins[] = {is_quant ? block : 7, is_quant ? 3 * block : 513, 1280};
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
 
     for (size_t o = 0; o < 5; o++) {
         for (size_t in = 0; in < 3; in++) {
@@ -193,8 +182,8 @@ END_TEST
 START_TEST(a_row_has_the_same_bits_in_every_batch_and_column_range)
 {
     enum { ROWS = 37, OUT = 200, IN = 1536 };
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
     struct matrix m = matrix_new(types[_i], OUT, IN);
 
     for (unsigned l = 1; l < n_levels; l++) { /* not promised for OpenBLAS */
@@ -227,8 +216,8 @@ END_TEST
 START_TEST(unit_rows_give_the_weights_exactly_as_they_were_stored)
 {
     enum { OUT = 70, IN = 512 };
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
     struct matrix m = matrix_new(types[_i], OUT, IN);
     struct run r = run_new(IN, OUT, IN);
 
@@ -257,8 +246,8 @@ START_TEST(weights_stay_as_small_as_they_were_stored)
 {
     /* Bits a value may take: the K types' scales become f32, 5 and 6 bits become 8. */
     static const double bits[N_TYPES] = {32, 16, 16, 32, 8.5, 4.5, 5, 8.5, 9, 6, 10, 10};
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
     struct matrix m = matrix_new(types[_i], 64, 512);
 
     for (unsigned l = 1; l < n_levels; l++) {
@@ -276,8 +265,8 @@ END_TEST
 
 START_TEST(an_empty_input_gives_zeros)
 {
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
     struct matrix m = matrix_new(TENSOR_F32, 40, 0);
 
     for (unsigned l = 0; l < n_levels; l++) {
@@ -319,8 +308,8 @@ END_TEST
 
 START_TEST(packing_survives_every_allocation_failure)
 {
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
     struct matrix m = matrix_new(TENSOR_Q4_1, 64, 64);
 
     for (unsigned l = 0; l < n_levels; l++) {
@@ -353,6 +342,7 @@ Suite *gemm_suite(void)
     Suite *s = suite_create("gemm");
     TCase *tc = tcase_create("gemm");
 
+    levels_report("gemm");
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, the_product_is_right_for_every_type_level_and_size, 0, N_TYPES);
     tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch_and_column_range, 0, N_TYPES);

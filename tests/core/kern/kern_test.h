@@ -1,6 +1,6 @@
-/* tests/core/kern/kern_test.h - what the kernel tests share: tables of all levels,
- * sizes around every vector width, numbers with a prime period, and buffers that
- * end where memory ends, so that a kernel that reads one element too far dies. */
+/* tests/core/kern/kern_test.h - what the kernel tests share: sizes around every vector width,
+ * numbers with a prime period, and buffers that end where memory ends, so that a kernel that reads
+ * one element too far dies. */
 #ifndef TESTS_CORE_KERN_KERN_TEST_H
 #define TESTS_CORE_KERN_KERN_TEST_H
 
@@ -14,23 +14,11 @@
 #include <unistd.h>
 
 #include "core/kern/kern.h"
+#include "tests/support/levels.h"
 
 static const size_t edge_sizes[] = {0,  1,  2,  3,  4,  5,  7,  8,  9,  15,  16,
                                     17, 24, 31, 32, 33, 48, 63, 64, 65, 100, 1000};
 enum { N_EDGE_SIZES = sizeof(edge_sizes) / sizeof(edge_sizes[0]) };
-
-/* Portable first, then every level of this CPU. */
-static inline unsigned all_levels(struct kern_table t[3])
-{
-    unsigned n = 0;
-
-    kern_table_init(&t[n++], 0);
-    if (kern_cpu_levels() & KERN_AVX2)
-        kern_table_init(&t[n++], KERN_AVX2);
-    if (kern_cpu_levels() & KERN_AVX512)
-        kern_table_init(&t[n++], KERN_AVX2 | KERN_AVX512);
-    return n;
-}
 
 /* n_bytes that end at an unreadable page. */
 struct guarded {

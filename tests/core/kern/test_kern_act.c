@@ -63,8 +63,8 @@ START_TEST(activations_are_accurate_over_all_floats)
 {
     const enum kern_act act = (enum kern_act)_i;
     static float x[CHUNK], y[CHUNK];
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
 
     for (unsigned l = 0; l < n_levels; l++) {
         for (uint64_t bits = 0; bits <= UINT32_MAX;) {
@@ -84,8 +84,8 @@ START_TEST(activations_are_accurate_in_their_active_range)
 {
     const enum kern_act act = (enum kern_act)_i;
     static float x[CHUNK], y[CHUNK];
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
 
     for (unsigned l = 0; l < n_levels; l++) {
         for (float at = -12.0f; at < 12.0f;) {
@@ -111,8 +111,8 @@ START_TEST(activations_at_infinity)
         [KERN_ACT_LEAKY_RELU] = {-INFINITY, INFINITY},
     };
     const float x[2] = {-INFINITY, INFINITY};
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
     float y[2];
 
     for (unsigned l = 0; l < n_levels; l++) {
@@ -126,8 +126,8 @@ END_TEST
 
 START_TEST(activations_keep_to_their_arrays_and_run_in_place)
 {
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
     const size_t n = edge_sizes[_i];
 
     for (unsigned l = 0; l < n_levels; l++) {
@@ -152,8 +152,8 @@ END_TEST
 
 START_TEST(swiglu_multiplies_silu_and_runs_in_place)
 {
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
     const size_t n = edge_sizes[_i];
 
     for (unsigned l = 0; l < n_levels; l++) {
@@ -179,8 +179,8 @@ END_TEST
  * 40 here); the sum of n positive terms adds n / VN roundings at most. */
 START_TEST(softmax_is_right_and_masked_values_are_exactly_0)
 {
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
     const size_t n = edge_sizes[_i] + 1;
 
     for (unsigned l = 0; l < n_levels; l++) {
@@ -216,8 +216,8 @@ END_TEST
 
 START_TEST(softmax_halves_do_the_same_and_huge_scores_stay_finite)
 {
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
 
     for (unsigned l = 0; l < n_levels; l++) {
         float x[19], y[19], max, sum;
@@ -247,6 +247,7 @@ Suite *kern_act_suite(void)
     Suite *s = suite_create("kern_act");
     TCase *tc = tcase_create("kern_act");
 
+    levels_report("kern_act");
     tcase_set_timeout(tc, 300);
     tcase_add_loop_test(tc, activations_are_accurate_over_all_floats, 0, KERN_N_ACTS);
     tcase_add_loop_test(tc, activations_are_accurate_in_their_active_range, 0, KERN_N_ACTS);

@@ -44,8 +44,8 @@ START_TEST(widen_gives_the_values_that_the_form_defines)
 {
     const struct kern_panel *p = &forms[_i];
     const size_t ks[] = {0, 32, 64, K_MAX};
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
 
     for (size_t i = 0; i < 4; i++) {
         const size_t n = ks[i] * KERN_PANEL;
@@ -163,8 +163,8 @@ START_TEST(gemm_is_right_at_every_level_form_and_size)
 {
     static const size_t cols[] = {1, 7, 8, 9, 15, 16, 17, 24, 31, 32};
     static const size_t ks[] = {0, 32, 96};
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
 
     for (size_t rows = 0; rows < 32; rows++) {
         for (size_t c = 0; c < 10; c++) {
@@ -186,8 +186,8 @@ END_TEST
 
 START_TEST(float_panels_may_have_any_k)
 {
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
 
     for (size_t i = 0; i < N_EDGE_SIZES; i++) {
         for (size_t rows = 1; rows < 16; rows += 3) {
@@ -208,8 +208,8 @@ END_TEST
 START_TEST(a_row_has_the_same_bits_in_every_batch)
 {
     enum { ROWS = 29 };
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
     struct product q = product_new(&forms[_i], ROWS, K_MAX, 32, 0);
     float all[ROWS * 32], part[ROWS * 32];
     float *wide = aligned_alloc(64, K_MAX * KERN_PANEL * sizeof(float));
@@ -252,6 +252,7 @@ Suite *kern_gemm_suite(void)
     Suite *s = suite_create("kern_gemm");
     TCase *tc = tcase_create("kern_gemm");
 
+    levels_report("kern_gemm");
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, widen_gives_the_values_that_the_form_defines, 0, N_FORMS);
     tcase_add_test(tc, a_record_means_what_its_contract_says);

@@ -58,8 +58,8 @@ static void rows_check(const struct rows *r, const float *got, const char *what,
 
 START_TEST(elementwise_kernels_agree_with_portable)
 {
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
 
     for (unsigned l = 0; l < n_levels; l++) {
         struct rows r = rows_new(edge_sizes[_i]);
@@ -83,8 +83,8 @@ END_TEST
 
 START_TEST(dot_and_max_agree_with_portable)
 {
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
     struct rows r = rows_new(edge_sizes[_i]);
     const float *x = r.x.p, *y = r.y.p;
     double want = 0.0, mag = 0.0;
@@ -127,8 +127,8 @@ static void norm_want(const struct rows *r, const float *x, const float *gamma, 
  * n / VN eps, so a few eps of the largest value cover both passes. */
 START_TEST(norms_are_right_and_may_run_in_place)
 {
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
 
     for (unsigned l = 0; l < n_levels; l++) {
         struct rows r = rows_new(edge_sizes[_i]);
@@ -154,8 +154,8 @@ END_TEST
 
 START_TEST(layer_norm_keeps_its_digits_far_from_zero)
 {
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
     float x[384], one[384], y[384];
 
     for (size_t i = 0; i < 384; i++) {
@@ -172,8 +172,8 @@ END_TEST
 
 START_TEST(rope_rotates_the_halves_of_a_head)
 {
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
     const size_t half = edge_sizes[_i];
 
     for (unsigned l = 0; l < n_levels; l++) {
@@ -192,8 +192,8 @@ END_TEST
 
 START_TEST(to_f32_converts_every_type_as_its_definition_says)
 {
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
 
     for (int type = 0; type < TENSOR_N_TYPES; type++) {
         const size_t block = tensor_type_block((enum tensor_type)type);
@@ -228,8 +228,8 @@ START_TEST(every_16_bit_pattern_converts_exactly)
 {
     static uint16_t in[65536];
     static float out[65536];
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
 
     for (size_t i = 0; i < 65536; i++)
         in[i] = (uint16_t)i;
@@ -257,6 +257,7 @@ Suite *kern_rows_suite(void)
     Suite *s = suite_create("kern_rows");
     TCase *tc = tcase_create("kern_rows");
 
+    levels_report("kern_rows");
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, levels_have_names_and_imply_the_lower_ones);
     tcase_add_loop_test(tc, elementwise_kernels_agree_with_portable, 0, N_EDGE_SIZES);

@@ -89,8 +89,8 @@ static void check_outer(const struct kern_table *t, const struct shape *s)
 /* One test per type and level; sizes around every vector and tile. */
 static void sweep(int i, void (*check)(const struct kern_table *, const struct shape *))
 {
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
 
     if ((unsigned)i / 3 >= n_levels)
         return;
@@ -127,8 +127,8 @@ enum { ROWS = 11, COLS = 70, K = 37 };
 /* Each element alone must have the bits that it has in the whole product. */
 START_TEST(an_element_has_the_same_bits_in_every_batch)
 {
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
     struct guarded gx = guarded_samples(ROWS * K, 1), gw = guarded_samples(COLS * K, 2);
     float all[ROWS * COLS], part[ROWS * COLS];
     const float *x = gx.p, *w = gw.p;
@@ -156,8 +156,8 @@ END_TEST
 
 START_TEST(nan_and_infinity_pass_on)
 {
-    struct kern_table t[3];
-    const unsigned n_levels = all_levels(t);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
     float x[20] = {0}, w[20] = {0}, o;
 
     for (unsigned l = 0; l < n_levels; l++) {
@@ -183,6 +183,7 @@ Suite *kern_small_suite(void)
     Suite *s = suite_create("kern_small");
     TCase *tc = tcase_create("kern_small");
 
+    levels_report("kern_small");
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, dots_is_right_at_every_level_type_and_size, 0, 9);
     tcase_add_loop_test(tc, outer_is_right_at_every_level_type_and_size, 0, 9);

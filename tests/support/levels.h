@@ -1,0 +1,25 @@
+/* tests/support/levels.h - the kernel levels that a test can try on this machine, and
+ * a line of output for those that it cannot. */
+#ifndef TESTS_SUPPORT_LEVELS_H
+#define TESTS_SUPPORT_LEVELS_H
+
+#include <stdbool.h>
+
+#include "core/kern/kern.h"
+
+enum { N_LEVELS = 3 };
+
+/* Portable first, then every level of this CPU; returns how many there are. */
+unsigned levels_all(struct kern_table t[N_LEVELS]);
+
+/* The same as sets for model_open(): levels_set[0] is portable. */
+extern const unsigned levels_set[N_LEVELS];
+
+/* False if this CPU lacks levels_set[i]: the test has nothing to try then. */
+bool levels_has(unsigned i);
+
+/* For a suite's constructor: prints "SUITE: skipped: level avx512 (CPU lacks it)" for
+ * each level that its tests pass over, so that a green run says what it did not try. */
+void levels_report(const char *suite);
+
+#endif
