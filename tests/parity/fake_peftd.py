@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 FAULT = os.environ.get("FAKE_FAULT", "")
+LEVEL = os.environ.get("FAKE_LEVEL", "avx2")
 
 
 def read_goldens(model: Path) -> dict:
@@ -55,7 +56,7 @@ def spoil(response: dict, beside: int) -> dict:
     if FAULT == "value" and response["kind"] == "classification":
         output["logits"][0] += 1e-3
     if FAULT == "batch" and beside and response["kind"] == "classification":
-        output["logits"][0] += 5e-5
+        output["logits"][0] += 1e-6  # one or two units in the last place of f32
     return response
 
 
@@ -63,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
     goldens = {}
 
     def do_GET(self):
-        self.answer(200, {"status": "ready"})
+        self.answer(200, {"status": "ready", "cpu_level": LEVEL})
 
     def do_PUT(self):
         self.rfile.read(int(self.headers["Content-Length"]))

@@ -15,10 +15,10 @@ HERE = Path(__file__).resolve().parent
 GOLDEN = HERE.parent / "golden"
 
 
-def run_driver(fault: str, *options: str) -> subprocess.CompletedProcess:
+def run_driver(fault: str, *options: str, level: str = "avx2") -> subprocess.CompletedProcess:
     command = [sys.executable, str(HERE / "parity.py"), "--peftd", str(HERE / "fake_peftd.py"), "--golden", str(GOLDEN),
                "--base", "llama", *options]
-    environment = {**os.environ, "FAKE_FAULT": fault}
+    environment = {**os.environ, "FAKE_FAULT": fault, "FAKE_LEVEL": level}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
@@ -45,6 +45,9 @@ class Driver(unittest.TestCase):
 
     def test_a_row_that_depends_on_its_batch_is_reported(self):
         self.assert_fails("differs by", run_driver("batch", "--alone", "10"))
+
+    def test_at_the_portable_level_it_may_depend_within_the_tolerance(self):
+        self.assertEqual(run_driver("batch", "--alone", "10", level="portable").returncode, 0)
 
     def test_nothing_to_compare_is_a_failure(self):
         self.assertEqual(run_driver("", "--only", "no-such-cell").returncode, 1)
