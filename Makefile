@@ -115,7 +115,7 @@ $(B)/unit: $(B)/tests/main.o $(call obj,$(TESTS) $(TEST_HELP)) $(OBJ_APP) $(LIB)
 unit: $(B)/unit ## unit tests of VARIANT (CK_RUN_SUITE=name for one)
 	CK_DEFAULT_TIMEOUT=300 $(B)/unit
 
-integration: all | build/.deps-test ## HTTP tests against a running server of VARIANT (Python 3, standard library)
+integration: all models | build/.deps-test ## HTTP tests against a running server of VARIANT (Python 3, standard library)
 	PEFTD=$(abspath $(B)/peftd) $(PY) -m unittest discover -s tests/integration -t . -q
 
 golden: all | build/.deps-test ## every committed golden over HTTP, all tasks mixed in one call

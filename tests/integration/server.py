@@ -36,7 +36,7 @@ class Answer:
 
 
 class Server:
-    """Starts peftd on a free port with a store of its own; use as a context."""
+    """Starts peftd on a free port with a store of its own; use as a context. `base` is one of the goldens' bases, or a path."""
 
     def __init__(self, base, *args, env=None, ready=True):
         self.dir = tempfile.TemporaryDirectory(prefix="peftd-test-")
@@ -141,7 +141,10 @@ class Server:
 
 def adapter_files(cell):
     """{name: bytes} of a golden's adapter."""
-    folder = os.path.join(GOLDEN, "cells", cell, "adapter")
+    return files_of(os.path.join(GOLDEN, "cells", cell, "adapter"))
+
+
+def files_of(folder):
     files = {}
     for name in sorted(os.listdir(folder)):
         with open(os.path.join(folder, name), "rb") as f:
