@@ -29,17 +29,18 @@ static const struct arch_site sites[] = {
 
 static int config_json(struct model_config *c, const json_t *j, struct core_err *err)
 {
-    const char *positions = json_string_value(json_object_get(j, "position_embedding_type"));
+    const json_t *type = json_object_get(j, "position_embedding_type");
+    const char *positions = json_is_string(type) ? json_string_value(type) : "(not a string)";
     int rc;
 
-    if (positions && strcmp(positions, "absolute") != 0)
+    if (type && !json_is_null(type) && strcmp(positions, "absolute") != 0)
         return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, "position_embedding_type",
                                   "config.json: position_embedding_type %s is not computed",
                                   positions);
     if (json_is_true(json_object_get(j, "is_decoder")))
         return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, "is_decoder",
                                   "config.json: BERT as a decoder is not computed");
-    if (!json_object_get(j, "hidden_act"))
+    if (c->act == KERN_ACT_NONE)
         c->act = KERN_ACT_GELU;
     c->is_post_norm = true;
     rc = model__json_unsigned(j, "type_vocab_size", 2, 1u << 16, &c->n_token_types, err);

@@ -166,7 +166,7 @@ out:
 static int read_common(struct model_config *c, const json_t *j, struct core_err *err)
 {
     const unsigned big = 1u << 24;
-    const char *act = json_string_value(json_object_get(j, "hidden_act"));
+    const json_t *act = json_object_get(j, "hidden_act");
     int rc = 0;
 
     rc = rc ? rc : model__json_unsigned(j, "hidden_size", 0, 1u << 20, &c->d_model, err);
@@ -196,7 +196,12 @@ static int read_common(struct model_config *c, const json_t *j, struct core_err 
     take_ids(json_object_get(j, "eos_token_id"), c->eos, &c->n_eos, 8);
     c->bos = one_id(json_object_get(j, "bos_token_id"));
     c->pad = one_id(json_object_get(j, "pad_token_id"));
-    return act ? model__act_by_name(act, &c->act, err) : 0;
+    if (!act || json_is_null(act))
+        return 0; /* the family has a default */
+    if (!json_is_string(act))
+        return core_err_set_param(err, CORE_E_ADAPTER_INVALID, "hidden_act",
+                                  "config.json: hidden_act must be a string");
+    return model__act_by_name(json_string_value(act), &c->act, err);
 }
 
 static void set_name(struct model_config *c, const char *name, const char *path)

@@ -36,19 +36,27 @@ static const struct arch_site sites[] = {
 static int rope_json(struct model_config *c, const json_t *j, struct core_err *err)
 {
     const json_t *r = json_object_get(j, "rope_scaling");
+    const json_t *type_json;
     const char *type;
     int rc = model__json_float(j, "rope_theta", 10000.0, &c->rope_theta, err);
 
-    if (!json_is_object(r))
+    if (!r || json_is_null(r))
         r = json_object_get(j, "rope_parameters");
-    if (rc < 0 || !json_is_object(r))
+    if (rc < 0 || !r || json_is_null(r))
         return rc;
+    if (!json_is_object(r))
+        return core_err_set_param(err, CORE_E_ADAPTER_INVALID, "rope_scaling",
+                                  "config.json: rope_scaling must be an object");
     rc = model__json_float(r, "rope_theta", (double)c->rope_theta, &c->rope_theta, err);
-    type = json_string_value(json_object_get(r, "rope_type"));
-    if (!type)
-        type = json_string_value(json_object_get(r, "type"));
-    if (rc < 0 || !type || strcmp(type, "default") == 0)
+    type_json = json_object_get(r, "rope_type");
+    if (!type_json)
+        type_json = json_object_get(r, "type");
+    type = json_string_value(type_json);
+    if (rc < 0 || !type_json || (type && strcmp(type, "default") == 0))
         return rc;
+    if (!type)
+        return core_err_set_param(err, CORE_E_ADAPTER_INVALID, "rope_scaling",
+                                  "config.json: the rope type must be a string");
     if (strcmp(type, "llama3") != 0)
         return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, "rope_scaling",
                                   "config.json: rope type %s is not computed", type);
@@ -69,7 +77,7 @@ static int config_json(struct model_config *c, const json_t *j, struct core_err 
 {
     int rc = model__json_float(j, "rms_norm_eps", 1e-6, &c->norm_eps, err);
 
-    if (!json_object_get(j, "hidden_act"))
+    if (c->act == KERN_ACT_NONE)
         c->act = KERN_ACT_SILU;
     c->is_decoder = true;
     if (rc == 0 && c->act != KERN_ACT_SILU)

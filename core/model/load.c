@@ -76,12 +76,23 @@ static int shape_error(const struct tensor *t, const char *expected, struct core
                               tensor_shape_text(t, got, sizeof(got)), expected);
 }
 
+static int check_type(const struct tensor *t, struct core_err *err)
+{
+    if (tensor_type_is_float(t->type) || tensor_type_is_quantised(t->type))
+        return 0;
+    return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, t->name,
+                              "tensor %s: weights of type %s are not computed", t->name,
+                              tensor_type_text(t->type));
+}
+
 /* A vector of n values as f32. */
 static int load_vector(struct model *m, const struct tensor *t, size_t n, float **out,
                        struct core_err *err)
 {
     char expected[32];
 
+    if (check_type(t, err) < 0)
+        return CORE_E_ADAPTER_UNSUPPORTED;
     snprintf(expected, sizeof(expected), "[%zu]", n);
     if (!tensor_is(t, 1, n, 0))
         return shape_error(t, expected, err);
@@ -165,6 +176,8 @@ static int load_table(struct model_site *site, const struct tensor *t, struct co
 static int load_weight(struct model *m, struct model_site *site, const struct arch_site *s,
                        const struct tensor *t, struct core_err *err)
 {
+    if (check_type(t, err) < 0)
+        return CORE_E_ADAPTER_UNSUPPORTED;
     switch (site_kind_class(s->kind)) {
     case SITE_CLASS_LINEAR:
         return load_linear(m, site, s, t, err);
