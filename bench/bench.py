@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench import adapters, texts  # noqa: E402
-from bench.servers import Client, Llama, Peftd, closed_loop  # noqa: E402
+from bench.servers import Client, Llama, Peftd, closed_loop, post  # noqa: E402
 
 N_TASKS = 16
 # The fifth method of the mix is a vector or a sparse change of every linear, in turn.
@@ -301,7 +301,7 @@ def latencies(port, n_tasks, n, rng, batch):
     for _ in range(n):
         body = {"task": f"t{rng.randrange(n_tasks)}", "input": rng.choice(batch)}
         begin = time.perf_counter()
-        client.post("/v1/infer", body)
+        post(client, "/v1/infer", body)
         out.append(1e3 * (time.perf_counter() - begin))
     return out
 

@@ -4,13 +4,11 @@ import http.client
 import io
 import json
 import os
-import re
-import signal
 import socket
-import subprocess
 import tarfile
 import tempfile
-import time
+
+from tests.support.peftd import Process, files_of, multipart
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 PEFTD = os.path.abspath(os.environ.get("PEFTD", os.path.join(ROOT, "build", "peftd")))
@@ -35,22 +33,17 @@ class Answer:
         return self.status, e["code"], e["param"]
 
 
-class Server:
+class Server(Process):
     """Starts peftd on a free port with a store of its own; use as a context. `base` is one of the goldens' bases, or a path."""
 
     def __init__(self, base, *args, env=None, ready=True):
         self.dir = tempfile.TemporaryDirectory(prefix="peftd-test-")
         self.store = os.path.join(self.dir.name, "store")
-        command = [PEFTD, "serve", "--model", os.path.join(GOLDEN, "bases", base),
-                   "--listen", "127.0.0.1:0", "--store", self.store, *args]
-        self.log = open(os.path.join(self.dir.name, "log"), "w+b")
-        self.process = subprocess.Popen(command, stderr=self.log, env={**os.environ, **(env or {})})
-        self.port = int(self.wait_for_log(rb"listening on http://[^:]+:(\d+)").group(1))
+        super().__init__([PEFTD, "serve", "--model", os.path.join(GOLDEN, "bases", base), "--listen", "127.0.0.1:0",
+                          "--store", self.store, *args], os.path.join(self.dir.name, "log"), {**os.environ, **(env or {})})
+        self.listen()
         if ready:
             self.wait_until(lambda: self.request("GET", "/readyz").status == 200)
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *exc):
         status = self.stop()
@@ -60,42 +53,7 @@ class Server:
             raise AssertionError(f"peftd ended with {status}:\n{text[-4000:]}")
 
     def close(self):
-        self.log.close()
         self.dir.cleanup()
-
-    def log_text(self):
-        with open(self.log.name, "rb") as f:
-            return f.read().decode("utf-8", "replace")
-
-    def wait_for_log(self, pattern, seconds=30):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            with open(self.log.name, "rb") as f:
-                found = re.search(pattern, f.read())
-            if found:
-                return found
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.01)
-        raise AssertionError(f"no {pattern!r} in the log:\n{self.log_text()[-4000:]}")
-
-    def wait_until(self, condition, seconds=30):
-        end = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > end:
-                raise AssertionError("waited too long")
-            time.sleep(0.01)
-
-    def stop(self, how=signal.SIGTERM, seconds=60):
-        if self.process.poll() is None:
-            self.process.send_signal(how)
-        try:
-            status = self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            status = "timeout"
-        return status
 
     def connect(self, timeout=60):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
@@ -144,14 +102,6 @@ def adapter_files(cell):
     return files_of(os.path.join(GOLDEN, "cells", cell, "adapter"))
 
 
-def files_of(folder):
-    files = {}
-    for name in sorted(os.listdir(folder)):
-        with open(os.path.join(folder, name), "rb") as f:
-            files[name] = f.read()
-    return files
-
-
 def own_files(cell, task):
     """A golden's adapter with a content that no other task has."""
     return {**adapter_files(cell), "README.md": task.encode()}
@@ -160,17 +110,6 @@ def own_files(cell, task):
 def golden(cell):
     with open(os.path.join(GOLDEN, "cells", cell, "golden.json"), encoding="utf-8") as f:
         return json.load(f)
-
-
-def multipart(files, boundary="a-line-that-is-in-no-file"):
-    out = io.BytesIO()
-    for name, data in files.items():
-        out.write(f"--{boundary}\r\nContent-Disposition: form-data; name=\"f\"; "
-                  f"filename=\"{name}\"\r\nContent-Type: application/octet-stream\r\n\r\n".encode())
-        out.write(data)
-        out.write(b"\r\n")
-    out.write(f"--{boundary}--\r\n".encode())
-    return out.getvalue(), f"multipart/form-data; boundary={boundary}"
 
 
 def tar(files, mode="w", prefix=""):

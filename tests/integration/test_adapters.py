@@ -1,13 +1,11 @@
 """The adapter routes: uploads in every wrapping, guards, lists, deletion."""
 
-import http.client
 import json
-import os
-import socket
 import time
 import unittest
 
-from tests.integration.server import Server, adapter_files, multipart, own_files, tar, zstd
+from tests.integration.server import Server, adapter_files, own_files, tar, zstd
+from tests.support.peftd import multipart
 
 CELL = "bert-peft-lora"
 

@@ -13,7 +13,8 @@ import subprocess
 import unittest
 from dataclasses import dataclass
 
-from tests.integration.server import PEFTD, ROOT, Server, files_of
+from tests.integration.server import PEFTD, ROOT, Server
+from tests.support.peftd import files_of
 
 MODELS = os.environ.get("MODELS", os.path.join(ROOT, "build", "models"))
 ADAPTERS = os.path.join(ROOT, "demo", "adapters")

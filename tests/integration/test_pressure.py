@@ -11,7 +11,8 @@ import threading
 import time
 import unittest
 
-from tests.integration.server import (ENDLESS, GOLDEN, PEFTD, Server, adapter_files, multipart)
+from tests.integration.server import ENDLESS, GOLDEN, PEFTD, Server, adapter_files
+from tests.support.peftd import multipart
 
 
 def raw_request(method, path, body, content_type="application/json"):

@@ -12,29 +12,22 @@ import http.client
 import json
 import math
 import random
-import re
-import signal
-import subprocess
 import sys
 import tempfile
-import time
-import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.support.peftd import Client, Failure, Process, multipart  # noqa: E402
 
 GOLDEN_TOLERANCE = 1e-4  # of the largest magnitude in the expected row, at least of 1
 # Alone and mixed: at the vector levels the same bits, and nine digits of JSON lead back to them. OpenBLAS, the product of
 # the portable level, chooses its kernel by the number of rows, so there two sums of f32 in another order are compared.
 ALONE_TOLERANCE = {"portable": 1e-5}
 START_SECONDS = 60
-STOP_SECONDS = 40
 CALL_SECONDS = 120
 REQUESTS_PER_CALL = 48
 FAULTS_SHOWN = 3
-
-
-class ServerError(Exception):
-    """peftd did not start, did not answer, or answered with an error."""
 
 
 @dataclass
@@ -53,71 +46,41 @@ class Cell:
         return self.name if self.files else "base"
 
 
-class Server:
+class Server(Process):
     """A peftd process on a port of its own choice with an empty store; a context manager."""
+
+    STOP_SECONDS = 40
 
     def __init__(self, program: str, model: Path, extra: list):
         self.folder = tempfile.TemporaryDirectory(prefix="peftd-parity-")
-        self.log_path = Path(self.folder.name) / "stderr"
-        store = Path(self.folder.name) / "store"
-        store.mkdir()
-        self.command = [program, "serve", "--model", str(model), "--store", str(store), "--listen", "127.0.0.1:0",
-                        *extra]
+        super().__init__([program, "serve", "--model", model, "--store", Path(self.folder.name) / "store",
+                          "--listen", "127.0.0.1:0", *extra], Path(self.folder.name) / "stderr")
 
     def __enter__(self):
-        with open(self.log_path, "wb") as log:
-            self.process = subprocess.Popen(self.command, stderr=log, stdout=subprocess.DEVNULL)
         try:
-            self.port = int(self._wait(self._logged_port, "listen"))
-            self._wait(self._is_ready, "be ready")
-        except ServerError:
+            self.listen(START_SECONDS)
+            self.wait_until(lambda: self.answers("/readyz"), START_SECONDS)
+        except Failure:
             self.process.kill()
             self.process.wait()
             raise
         return self
 
     def __exit__(self, *_):
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.exit_status = self.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.exit_status = self.process.wait()
+        self.exit_status = self.stop()
         self.log_tail = self._tail()
         self.folder.cleanup()
 
-    def call(self, method: str, path: str, body: bytes = b"", content_type: str = "application/json") -> tuple:
+    def call(self, method: str, path: str, body=None, headers=None) -> tuple:
         """The status and the JSON of one answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=CALL_SECONDS)
         try:
-            connection.request(method, path, body, {"Content-Type": content_type} if body else {})
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read() or b"null")
+            with Client(self.port, CALL_SECONDS) as client:
+                return client.call(method, path, body, headers)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise ServerError(f"{method} {path}: {error!r}\n{self._tail()}") from error
-        finally:
-            connection.close()
-
-    def _wait(self, probe, what: str):
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            found = probe()
-            if found:
-                return found
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.02)
-        raise ServerError(f"peftd did not {what}:\n{self._tail()}")
-
-    def _logged_port(self):
-        match = re.search(r"listening on http://127\.0\.0\.1:(\d+)", self.log_path.read_text(errors="replace"))
-        return match and match[1]
-
-    def _is_ready(self) -> bool:
-        return self.call("GET", "/readyz")[0] == 200
+            raise Failure(f"{method} {path}: {error!r}\n{self._tail()}") from error
 
     def _tail(self) -> str:
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-15:])
+        return "\n".join(self.log_text().splitlines()[-15:])
 
 
 def read_cells(golden: Path, base: str, only: str) -> list:
@@ -130,20 +93,11 @@ def read_cells(golden: Path, base: str, only: str) -> list:
     return cells
 
 
-def multipart(files: list) -> tuple:
-    """The body and content type of a form with each file as a part under its own name."""
-    boundary = uuid.uuid4().hex
-    parts = []
-    for file in files:
-        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{file.name}"; filename="{file.name}"\r\n'
-        parts += [head.encode(), b"Content-Type: application/octet-stream\r\n\r\n", file.read_bytes(), b"\r\n"]
-    return b"".join(parts) + f"--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"
-
-
 def upload(server: Server, cell: Cell) -> bool:
     if not cell.files:
         return True
-    status, answer = server.call("PUT", f"/v1/adapters/{cell.task}", *multipart(cell.files))
+    body, content_type = multipart({file.name: file.read_bytes() for file in cell.files})
+    status, answer = server.call("PUT", f"/v1/adapters/{cell.task}", body, {"Content-Type": content_type})
     if status not in (200, 201):
         cell.faults.append(f"upload: {status} {json.dumps(answer)}")
     return not cell.faults
@@ -162,11 +116,10 @@ def request_of(cell: Cell, case: dict) -> dict:
 
 def infer(server: Server, items: list) -> list:
     """The responses to the (cell, case) items, sent as one call."""
-    body = json.dumps({"requests": [request_of(cell, case) for cell, case in items]}).encode()
-    status, answer = server.call("POST", "/v1/infer", body)
+    status, answer = server.call("POST", "/v1/infer", {"requests": [request_of(cell, case) for cell, case in items]})
     responses = answer.get("responses") if isinstance(answer, dict) else None
     if status != 200 or not isinstance(responses, list) or len(responses) != len(items):
-        raise ServerError(f"POST /v1/infer: {status} {json.dumps(answer)[:500]}")
+        raise Failure(f"POST /v1/infer: {status} {json.dumps(answer)[:500]}")
     return responses
 
 
@@ -270,8 +223,8 @@ def check_base(arguments, base: str, shuffler: random.Random) -> list:
             else:
                 compare_with_goldens(server, items, shuffler)
         if server.exit_status != 0:
-            raise ServerError(f"exit status {server.exit_status}:\n{server.log_tail}")
-    except ServerError as error:
+            raise Failure(f"exit status {server.exit_status}:\n{server.log_tail}")
+    except Failure as error:
         print(f"{base}: {error}")
         for cell in cells:
             cell.faults.append(f"server of {base} failed")

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from parity import Server, ServerError  # noqa: E402
+from parity import Failure, Server  # noqa: E402
 
 # f32 arithmetic of 6 and of 30 layers in another order of summation; transformers itself differs by as much between
 # a padded and an unpadded batch.
@@ -18,9 +18,9 @@ TOLERANCE = 1e-4
 
 
 def infer(server, requests):
-    status, answer = server.call("POST", "/v1/infer", json.dumps({"requests": requests}).encode())
+    status, answer = server.call("POST", "/v1/infer", {"requests": requests})
     if status != 200:
-        raise ServerError(f"/v1/infer: {status}")
+        raise Failure(f"/v1/infer: {status}")
     return [r.get("output", r) for r in answer["responses"]]
 
 

@@ -5,10 +5,8 @@ The program under test is $PEFTD (without it build/peftd), as in tests/integrati
 
 import array
 import hashlib
-import http.client
 import json
 import math
-import os
 import random
 import re
 import struct
@@ -17,7 +15,8 @@ import time
 import traceback
 from dataclasses import dataclass
 
-from tests.integration.server import Server, adapter_files, golden, multipart
+from tests.integration.server import Server, adapter_files, golden
+from tests.support.peftd import Client
 
 TOLERANCE = 1e-4  # of the largest magnitude in a row, at least of 1: as for the goldens
 FAULTS_SHOWN = 20
@@ -83,11 +82,6 @@ class Peftd(Server):
         self.checks.expect(not first, first and "\n".join(dict.fromkeys(REPORT.findall(text))) + "\n"
                            + text[first.start():][:REPORT_SHOWN])
 
-    def rss(self) -> int:
-        """Bytes of memory that the process has now."""
-        with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as f:
-            return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
     def is_sanitized(self) -> bool:
         """Its memory is then not comparable with a plain build's."""
         with open(f"/proc/{self.process.pid}/maps", encoding="utf-8") as f:
@@ -95,52 +89,6 @@ class Peftd(Server):
 
     def client(self):
         return Client(self.port)
-
-
-class Client:
-    """One connection that stays open; for one thread. A context."""
-
-    def __init__(self, port: int, seconds: float = CALL_SECONDS):
-        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
-        self.headers = None
-        self.last_used = time.monotonic()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.connection.close()
-
-    def close_if_idle(self, seconds: float):
-        """The next call connects again if the last one was that long ago."""
-        if time.monotonic() - self.last_used > seconds:
-            self.connection.close()
-
-    def call(self, method: str, path: str, body=None, headers=None) -> tuple:
-        """Status and JSON (None without a body) of the answer; its headers stay in `headers`."""
-        try:
-            self.connection.request(method, path, body, headers or {})
-            answer = self.connection.getresponse()
-            content, self.headers = answer.read(), answer.headers
-            self.last_used = time.monotonic()
-            return answer.status, json.loads(content) if content else None
-        except (OSError, http.client.HTTPException):
-            self.connection.close()
-            raise
-
-    def infer(self, request: dict) -> tuple:
-        return self.call("POST", "/v1/infer", json.dumps(request), JSON)
-
-    def stream(self, request: dict) -> tuple:
-        """Status and the data of each event."""
-        self.connection.request("POST", "/v1/infer", json.dumps(request), JSON)
-        answer = self.connection.getresponse()
-        events = answer.read().decode().split("\n\n")
-        return answer.status, [event.removeprefix("data: ") for event in events if event]
-
-    def put(self, task: str, files: dict, query: str = "") -> tuple:
-        body, content_type = multipart(files)
-        return self.call("PUT", f"/v1/adapters/{task}{query}", body, {"Content-Type": content_type})
 
 
 def run_threads(checks: Checks, functions: list):

@@ -11,7 +11,8 @@ import tempfile
 import time
 
 from tests.soak import hostile_adapters, hostile_bodies
-from tests.soak.common import JSON, MIB, Checks, Peftd, adapter_files, golden, input_of, multipart, row_fits
+from tests.soak.common import JSON, MIB, Checks, Peftd, adapter_files, golden, input_of, row_fits
+from tests.support.peftd import multipart
 from tests.soak.hostile_connections import (CLIENT_TIMEOUT, TASK, UPLOAD_MAX, WITHIN_SECONDS, be_slow, send_huge_bodies,
                                             talk_garbage)
 

@@ -8,7 +8,8 @@ import io
 import json
 import tarfile
 
-from tests.integration.server import adapter_files, multipart, tar, zstd
+from tests.integration.server import adapter_files, tar, zstd
+from tests.support.peftd import multipart
 
 CELL = "bert-peft-lora"
 STEP = 64
