@@ -34,9 +34,10 @@ static void open_llama(void)
     open_all("tests/golden/bases/llama", &opt);
 }
 
+/* A step holds one longest input and no more. */
 static void open_bert(void)
 {
-    const struct engine_options opt = {.n_threads = 2};
+    const struct engine_options opt = {.n_threads = 2, .max_batch_tokens = 1};
 
     open_all("tests/golden/bases/bert", &opt);
 }
