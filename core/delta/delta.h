@@ -5,7 +5,7 @@
  * operations are those of He et al. (2022), "Towards a Unified View of
  * Parameter-Efficient Transfer Learning"; docs/architecture.md has the table.
  *
- * The meaning of a site with operations (what core/model/sites.c computes):
+ * The meaning of a site with operations (what core/fwd/sites.c computes):
  *
  *   linear    x' = x (*) SCALE_IN
  *             y  = W x' + sum SPARSE x'                     base and weight-level

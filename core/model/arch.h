@@ -1,8 +1,8 @@
 /* core/model/arch.h - what a model family is, inside core/model.
  *
  * A family is a name table (sites with their Hugging Face and GGUF names and
- * widths), a reader of its configuration, and a forward pass over rows. bert.c and
- * llama.c each define one; model.c lists them.
+ * widths), a reader of its configuration, and a forward pass over rows. Each stands in a
+ * file of core/families.
  */
 #ifndef CORE_MODEL_ARCH_H
 #define CORE_MODEL_ARCH_H
@@ -48,6 +48,7 @@ struct model_arch {
     const char *base_prefix; /* "bert.", "model.": may stand before a path */
     const struct arch_site *site;
     size_t n_sites;
+    bool reads_gguf; /* files of this architecture; its sites then have GGUF names */
     /* Fills *c; the common keys are read already. */
     int (*config_json)(struct model_config *c, const json_t *json, struct core_err *err);
     /* Runs all layers for worker w of f's pool; ends with final hidden rows in
@@ -55,8 +56,9 @@ struct model_arch {
     void (*forward)(struct fwd *f, unsigned w);
 };
 
-extern const struct model_arch model__bert;
-extern const struct model_arch model__llama;
+/* All families, NULL at the end. The table stands with them, in core/families/families.c:
+ * nothing here knows one by name. */
+extern const struct model_arch *const model_families[];
 
 /* A table of rows in its stored type, read row by row from the mapped file. */
 struct model_table {

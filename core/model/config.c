@@ -11,13 +11,11 @@
 #include "core/base/pyjson.h"
 #include "core/model/arch.h"
 
-static const struct model_arch *const families[] = {&model__bert, &model__llama};
-
 const struct model_arch *model__arch_find(const char *name)
 {
-    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
-        if (strcmp(families[i]->name, name) == 0)
-            return families[i];
+    for (size_t i = 0; model_families[i]; i++)
+        if (strcmp(model_families[i]->name, name) == 0)
+            return model_families[i];
     return NULL;
 }
 
@@ -367,10 +365,10 @@ int model__config_gguf(struct model_config *c, const struct model_arch **arch, c
         return core_err_set(err, CORE_E_ADAPTER_INVALID, "GGUF: general.architecture is missing");
     memcpy(name, s.p, s.n);
     name[s.n] = 0;
-    if (strcmp(name, model__llama.name) != 0)
+    *arch = model__arch_find(name);
+    if (!*arch || !(*arch)->reads_gguf)
         return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, "general.architecture",
                                   "GGUF: the architecture %s is not computed", name);
-    *arch = &model__llama;
     snprintf(c->arch, sizeof(c->arch), "%s", name);
     if (gguf_get_str(g, "general.name", &s))
         snprintf(c->name, sizeof(c->name), "%.*s", (int)(s.n < 90 ? s.n : 90), s.p);

@@ -9,7 +9,7 @@
  * format can bind tensors without knowing the model.
  *
  * Adding a model: one file of layers with its name table (`struct model_arch`),
- * one line in model.c. See docs/architecture.md.
+ * one line in core/families/families.c. See docs/architecture.md.
  *
  * Threads: immutable after model_open().
  */

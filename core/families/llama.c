@@ -1,10 +1,11 @@
-/* core/model/llama.c - the Llama-type decoder (pre-norm RMSNorm, rotary positions,
+/* core/families/llama.c - the Llama-type decoder (pre-norm RMSNorm, rotary positions,
  * grouped-query attention, SwiGLU): its name table and its layers. Touvron et al.
  * 2023; names as in transformers' LlamaModel and in GGUF's "llama". */
 #include <string.h>
 
 #include "core/base/err.h"
-#include "core/model/fwd_internal.h"
+#include "core/families/families.h"
+#include "core/fwd/fwd_internal.h"
 
 #define LAYER "layers.%u."
 #define BLK "blk.%u."
@@ -157,11 +158,12 @@ static void forward(struct fwd *f, unsigned w)
     fwd_norm(f, w, 0, SITE_FINAL_NORM, f->h, f->h);
 }
 
-const struct model_arch model__llama = {
+const struct model_arch family__llama = {
     .name = "llama",
     .base_prefix = "model.",
     .site = sites,
     .n_sites = sizeof(sites) / sizeof(sites[0]),
+    .reads_gguf = true,
     .config_json = config_json,
     .forward = forward,
 };

@@ -1,9 +1,10 @@
-/* core/model/bert.c - the BERT encoder (post-norm, learned positions, pooler): its
+/* core/families/bert.c - the BERT encoder (post-norm, learned positions, pooler): its
  * name table and its layers. Devlin et al. 2019; names as in transformers' BertModel. */
 #include <string.h>
 
 #include "core/base/err.h"
-#include "core/model/fwd_internal.h"
+#include "core/families/families.h"
+#include "core/fwd/fwd_internal.h"
 
 #define LAYER "encoder.layer.%u."
 
@@ -110,7 +111,7 @@ static void forward(struct fwd *f, unsigned w)
         layer(f, w, i);
 }
 
-const struct model_arch model__bert = {
+const struct model_arch family__bert = {
     .name = "bert",
     .base_prefix = "bert.",
     .site = sites,

@@ -1,9 +1,9 @@
-/* core/model/head.c - from final hidden rows to answers: pooling, the base's LM head
+/* core/fwd/head.c - from final hidden rows to answers: pooling, the base's LM head
  * and pooler (sites like any other), and each task's own steps. */
 #include <math.h>
 #include <string.h>
 
-#include "core/model/fwd_internal.h"
+#include "core/fwd/fwd_internal.h"
 
 /* ---- plan (engine thread) ------------------------------------------------------- */
 

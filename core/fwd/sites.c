@@ -1,10 +1,10 @@
-/* core/model/sites.c - what happens at a site: the base's arithmetic for all rows at
+/* core/fwd/sites.c - what happens at a site: the base's arithmetic for all rows at
  * once, and each task's operations for its own segment. The meaning of every
  * operation stands in core/delta/delta.h; the models that call this know no method. */
 #include <assert.h>
 #include <string.h>
 
-#include "core/model/fwd_internal.h"
+#include "core/fwd/fwd_internal.h"
 
 enum {
     ROW_CHUNK = 32,  /* rows of one down product */

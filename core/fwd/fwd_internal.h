@@ -1,10 +1,10 @@
-/* core/model/fwd_internal.h - the state of a forward pass, shared by fwd.c, sites.c,
+/* core/fwd/fwd_internal.h - the state of a forward pass, shared by fwd.c, sites.c,
  * attn.c, head.c and the families. See fwd.h for the two kinds of sharing. */
-#ifndef CORE_MODEL_FWD_INTERNAL_H
-#define CORE_MODEL_FWD_INTERNAL_H
+#ifndef CORE_FWD_FWD_INTERNAL_H
+#define CORE_FWD_FWD_INTERNAL_H
 
 #include "core/model/arch.h"
-#include "core/model/fwd.h"
+#include "core/fwd/fwd.h"
 
 enum { FWD_GROUP_MAX = 3, FWD_QUERY_CHUNK = 32, FWD_JOIN_ROWS = 16 };
 

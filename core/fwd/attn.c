@@ -1,11 +1,11 @@
-/* core/model/attn.c - rotary positions, KV blocks, and ragged attention: each
+/* core/fwd/attn.c - rotary positions, KV blocks, and ragged attention: each
  * sequence over its own keys and its task's prefix, no padding. Keys come as spans
  * (the prefix; then KV blocks, or an encoder's own rows), so that one routine serves
  * encoders, decoders and shared prefixes. */
 #include <math.h>
 #include <string.h>
 
-#include "core/model/fwd_internal.h"
+#include "core/fwd/fwd_internal.h"
 
 /* Adjacent keys and values: row j at k + j * ld, heads side by side in a row. */
 struct span {

@@ -1,12 +1,12 @@
-/* core/model/fwd.c - the memory of a forward pass, and running it. What it computes:
+/* core/fwd/fwd.c - the memory of a forward pass, and running it. What it computes:
  * the families (bert.c, llama.c), sites.c, attn.c, head.c. */
-#include "core/model/fwd.h"
+#include "core/fwd/fwd.h"
 
 #include <string.h>
 
 #include "core/base/alloc.h"
 #include "core/base/err.h"
-#include "core/model/fwd_internal.h"
+#include "core/fwd/fwd_internal.h"
 
 void fwd__rows_of(const struct fwd *f, uint32_t n_rows, unsigned w, uint32_t *r0, uint32_t *r1)
 {

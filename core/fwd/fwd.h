@@ -1,4 +1,4 @@
-/* core/model/fwd.h - one forward pass over flat rows of many tasks.
+/* core/fwd/fwd.h - one forward pass over flat rows of many tasks.
  *
  * A batch is a flat matrix of token rows, sorted by task. Rows of one sequence are
  * adjacent, sequences of one task are adjacent (a segment). There is no padding.
@@ -19,8 +19,8 @@
  *
  * Threads: one fwd belongs to the engine thread; workers run inside fwd_run().
  */
-#ifndef CORE_MODEL_FWD_H
-#define CORE_MODEL_FWD_H
+#ifndef CORE_FWD_FWD_H
+#define CORE_FWD_FWD_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,0 +1,11 @@
+/* core/families/families.h - the families of models, one file each. What a family is:
+ * core/model/arch.h. */
+#ifndef CORE_FAMILIES_FAMILIES_H
+#define CORE_FAMILIES_FAMILIES_H
+
+#include "core/model/arch.h"
+
+extern const struct model_arch family__bert;
+extern const struct model_arch family__llama;
+
+#endif
