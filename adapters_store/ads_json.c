@@ -376,20 +376,12 @@ static json_t *program_array(const struct delta_line *line, size_t n)
 
 int ads__program_text(const struct delta *d, struct ads__text **out, struct core_err *err)
 {
-    const size_t n = delta_lines(d, NULL, 0);
-    struct delta_line *line = core_calloc(n, sizeof(*line));
+    json_t *a = program_array(d->line, d->n_lines);
     struct core_buf text = {0};
     struct ads__text *t = NULL;
-    json_t *a = NULL;
 
-    if (!line)
-        goto out;
-    delta_lines(d, line, n);
-    a = program_array(line, n);
     if (a && json_dump_callback(a, dump_to_buf, &text, JSON_COMPACT) == 0)
         t = ads__text_new(text.p, text.n);
-out:
-    core_free(line);
     json_decref(a);
     core_buf_release(&text);
     if (!t)

@@ -124,7 +124,7 @@ int main(int argc, char **argv)
     for (int k = 0; k < 3; k++) {
         const double s = run(e, delta, n_deltas, n_streams, n_prompt, n_out);
 
-        if (model_config(m)->is_decoder)
+        if (model_last_stack(model_config(m))->is_causal)
             printf("%.3f s  %.1f tokens/s out\n", s, (double)(n_streams * n_out) / s);
         else
             printf("%.3f s  %.1f sequences/s\n", s, (double)n_streams / s);

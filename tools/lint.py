@@ -29,10 +29,6 @@ engine
 task
 """
 CORE_LEVEL = {folder: level for level, line in enumerate(CORE_ORDER.split("\n")) for folder in line.split()}
-# Arrows against that order, each until its reason is gone.
-CORE_AGAINST = {
-    ("model", "delta"),  # the forward pass stands in core/model
-}
 # What one kind of model is called belongs to its family's file.
 FAMILIES = {"albert", "bart", "bert", "bloom", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "falcon", "gemma",
             "gemma2", "gemma3", "gpt2", "gpt_neox", "llama", "marian", "mbart", "mistral", "mixtral", "modernbert", "mpt", "mpnet",
@@ -41,8 +37,6 @@ FAMILIES = {"albert", "bart", "bert", "bloom", "camembert", "deberta", "deberta-
 FAMILY_HOME = re.compile(r"core/families/")
 FAMILY_ELSEWHERE = {
     "core/tok/tok_gguf.c",  # names of tokenizers, which GGUF calls after the first model that had them
-    "core/model/bert.c",
-    "core/model/llama.c",
     "core/delta/read_adapterhub_lora.c",
 }
 # A header and where it may be included; tests and benchmarks may include what they test.
@@ -82,7 +76,7 @@ def core_arrows(name, text):
         return
     for inc in re.findall(r'#include "core/([^"]+)"', text):
         other = inc.split("/")[0]
-        if other == mine or (mine, other) in CORE_AGAINST:
+        if other == mine:
             continue
         if CORE_LEVEL.get(other, len(CORE_LEVEL)) >= CORE_LEVEL[mine]:
             yield f"{name}: includes core/{inc}: core/{mine} stands below it or beside it"

@@ -1,25 +1,27 @@
-/* core/delta/delta.h - a task as a program: operations bound to sites.
+/* core/delta/delta.h - a task as a program: what it does at each site of the model.
  *
- * A file format (PEFT, AdapterHub, ours) is compiled at load time into a delta:
- * a list of operations sorted by site, a head, and the memory that they use. The
+ * A file format (PEFT, AdapterHub, ours) is compiled at load time into a delta: a slot
+ * for each site that the task changes, a head, and the memory that they use. The
  * operations are those of He et al. (2022), "Towards a Unified View of
  * Parameter-Efficient Transfer Learning"; docs/architecture.md has the table.
  *
- * The meaning of a site with operations (what core/fwd/sites.c computes):
+ * A slot has one field for each thing that can be done at a site of its class, and the
+ * order of the fields is the order of application (core/fwd/sites.c computes them):
  *
- *   linear    x' = x (*) SCALE_IN
- *             y  = W x' + sum SPARSE x'                     base and weight-level
- *             y  = y (*) SCALE_PRE                          before the bias
- *             y  = y + b   (b: the base's, or BIAS replacing it, or added to it)
- *             y  = y + sum_i s_i (up_i act(down_i x' + bd_i) + bu_i)     LOWRANK
- *             y  = y (*) SCALE_OUT
- *   norm      gamma, beta replaced by NORM's
- *   join      see struct delta_join; without one: out = norm(h + r) or h + r
- *   embedding row[t] = table[t] + SPARSE[t] + sum_i s_i down_i[t] up_i: a linear whose
- *             input is one-hot; down is stored [table rows, rank] and SPARSE's rows
- *             are the table's, so that a token reads one row of each
- *   attention KV_PREFIX's keys and values stand in front of the sequence's own,
- *             not rotated, visible to every query
+ *   linear    struct delta_linear
+ *               x' = x (*) scale_in
+ *               y  = W x', W the base's or w
+ *               y += sparse x'
+ *               y *= scale_pre
+ *               y += b: the base's unless bias replaces it, then bias
+ *               y += sum of s act(x' down + b_d) up + s b_u over lowrank
+ *               y *= scale_out
+ *   norm      struct delta_norm: gamma, beta in place of the base's
+ *   join      struct delta_join: a bottleneck beside or behind the sub-layer; without
+ *             one out = norm(h + r) or h + r
+ *   embedding struct delta_embed: row[t] = table[t] + sparse[t] + sum of s down[t] up
+ *   attention struct delta_prefix: keys and values in front of the sequence's own, not
+ *             rotated, visible to every query
  *
  * Threads: a delta is immutable after compile; any number of threads read it.
  */
@@ -38,22 +40,18 @@
 
 struct core_err;
 
-/*      name          text           computed now */
-#define DELTA_OP_MAP(X)                \
-    X(LOWRANK, "LOWRANK", 1)           \
-    X(BIAS, "BIAS", 1)                 \
-    X(SCALE, "SCALE", 1)               \
-    X(SPARSE, "SPARSE", 1)             \
-    X(NORM, "NORM", 1)                 \
-    X(KV_PREFIX, "KV_PREFIX", 1)       \
-    X(EMBED_PREFIX, "EMBED_PREFIX", 0) \
-    X(ROWSET, "ROWSET", 0)             \
-    X(DENSE, "DENSE", 0)               \
-    X(GATE, "GATE", 0)                 \
-    X(HEAD, "HEAD", 1)
+/* The operations, as programs name them. */
+#define DELTA_OP_MAP(X)       \
+    X(LOWRANK, "LOWRANK")     \
+    X(BIAS, "BIAS")           \
+    X(SCALE, "SCALE")         \
+    X(SPARSE, "SPARSE")       \
+    X(NORM, "NORM")           \
+    X(KV_PREFIX, "KV_PREFIX") \
+    X(HEAD, "HEAD")
 
 enum delta_op_kind {
-#define X(name, text, now) DELTA_##name,
+#define X(name, text) DELTA_##name,
     DELTA_OP_MAP(X)
 #undef X
         DELTA_N_OP_KINDS
@@ -67,20 +65,55 @@ struct delta_mat {
     uint32_t n_rows, n_cols;
 };
 
-/* Where a SCALE multiplies. */
-enum delta_scale_at { DELTA_SCALE_IN, DELTA_SCALE_PRE, DELTA_SCALE_OUT };
+/* scale * act(x down + down_bias) up + scale * up_bias, times scale_vec. */
+struct delta_lowrank {
+    struct delta_mat down;  /* [rank, n_in]; at an embedding [n_in, rank], since its input
+                             * is one-hot: a token reads one row */
+    struct delta_mat up;    /* [rank, n_out]: transposed at compile, so that each rank
+                             * adds one contiguous row */
+    const float *down_bias; /* [rank] or NULL */
+    const float *up_bias;   /* [n_out] or NULL; scaled like up */
+    const float *scale_vec; /* [n_out] or NULL; at a join */
+    float scale;
+    enum kern_act act;
+};
+
+/* Values at places of a matrix [n_out, n_in]; of an embedding's table [n_in, n_out]. */
+struct delta_sparse {
+    const uint32_t *row_ptr; /* [rows + 1] */
+    const uint32_t *col;     /* ascending within a row */
+    const float *val;
+    uint32_t n_values; /* the last of row_ptr */
+};
+
+struct delta_linear {
+    const float *scale_in;       /* [n_in] or NULL */
+    const struct gemm_weight *w; /* in place of the base's weight, or NULL */
+    const struct delta_sparse *sparse;
+    const float *scale_pre; /* [n_out] or NULL: before the bias */
+    const float *bias;      /* [n_out] or NULL */
+    bool keeps_bias;        /* `bias` is added to the base's, else replaces it */
+    const struct delta_lowrank *lowrank;
+    uint32_t n_lowrank;
+    const float *scale_out; /* [n_out] or NULL */
+};
+
+struct delta_norm {
+    const float *gamma, *beta; /* [d]; NULL keeps the base's */
+};
 
 /* AdapterHub's placement switches of a bottleneck at a join, in the names of its
  * BnConfig (formats: AdapterHub bottleneck math). h = sub-layer output, r =
  * residual input, LN = the join's norm if the model has one (with the task's
- * NORM override, if any).
- *   sequential:  res = h; [orig_ln_before: u = LN(h + r) or h + r, else u = h;
+ * norm, if any), A = the bottleneck behind its ln_before.
+ *   sequential:  res = h; [original_ln_before: u = LN(h + r) or h + r, else u = h;
  *                post_add: res = h + r]; [!residual_before_ln: res = u]
- *                o = A(u) + res, or LN_after(A(u)) + res, see below
+ *                o = A(u) + res, or LN_after(A(u)) + res: adapter_residual_before_ln
  *   parallel:    u = r; o = [LN_after] A(r) + h
  *   then         original_ln_after: y = LN(o + r) or o + r, else y = o */
 enum delta_residual { DELTA_RES_AFTER, DELTA_RES_BEFORE, DELTA_RES_POST_ADD };
 struct delta_join {
+    struct delta_lowrank a;
     bool is_parallel;
     bool original_ln_before, original_ln_after;
     enum delta_residual residual_before_ln;
@@ -90,45 +123,15 @@ struct delta_join {
     float ln_eps; /* of these two LayerNorms: torch's 1e-5, whatever the base's is */
 };
 
-struct delta_op {
-    enum delta_op_kind kind;
-    site_id site;
-    int16_t gate;   /* index of the GATE that multiplies it, or -1 (seat) */
-    size_t n_bytes; /* of the data that it points to */
-    union {
-        struct {
-            struct delta_mat down;  /* [rank, n_in]; at an embedding [n_in, rank] */
-            struct delta_mat up;    /* [rank, n_out]: transposed at compile, so that
-                                     * each rank adds one contiguous row */
-            const float *down_bias; /* [rank] or NULL */
-            const float *up_bias;   /* [n_out] or NULL; scaled like up */
-            const float *scale_vec; /* [n_out] or NULL: multiplies after `scale` */
-            float scale;
-            enum kern_act act;
-            const struct delta_join *join; /* at a join; NULL at a linear */
-        } lowrank;
-        struct {
-            const float *vec; /* [n_out] */
-            bool is_add;      /* added to the base's bias, else replaces it */
-        } bias;
-        struct {
-            const float *vec; /* [n_in] for IN, else [n_out] */
-            enum delta_scale_at at;
-        } scale;
-        struct {
-            const uint32_t *row_ptr; /* [n_out + 1]; at an embedding [n_in + 1] */
-            const uint32_t *col;     /* ascending within a row */
-            const float *val;
-            uint32_t n_values; /* the last of row_ptr */
-        } sparse;
-        struct {
-            const float *gamma, *beta; /* [d]; NULL keeps the base's */
-        } norm;
-        struct {
-            const float *k, *v; /* [n_tokens, n_kv_heads * d_head] */
-            uint32_t n_tokens;
-        } kv_prefix;
-    };
+struct delta_embed {
+    const struct delta_lowrank *lowrank;
+    uint32_t n_lowrank;
+    const struct delta_sparse *sparse;
+};
+
+struct delta_prefix {
+    const float *k, *v; /* [n_tokens, n_kv_heads * d_head] */
+    uint32_t n_tokens;
 };
 
 /* ---- heads ---------------------------------------------------------------- */
@@ -198,19 +201,38 @@ struct delta_task {
 
 /* ---- a compiled task ------------------------------------------------------- */
 
+/* One line of the program as people read it: operations of one kind and shape,
+ * summed over layers. */
+struct delta_line {
+    enum delta_op_kind kind;
+    char sites[160]; /* "q_proj, v_proj" */
+    unsigned count;  /* operations */
+    char detail[96]; /* "rank 8, scale 2", "16 tokens", "1234 values" */
+    size_t n_bytes;  /* of their data */
+};
+
 struct delta {
-    char method[24];     /* "lora", "houlsby", "pfeiffer", "prefix", "bitfit", ... */
-    struct delta_op *op; /* sorted by site, then in order of application */
-    uint32_t n_ops;
-    const uint32_t *site_first; /* [n_sites + 1]: ops of site s are
-                                 * op[site_first[s] .. site_first[s + 1]) */
+    char method[24]; /* "lora", "houlsby", "pfeiffer", "prefix", "bitfit", ... */
+    /* slot[s] counts from 1 in the table of the site's class; 0: nothing here */
+    const uint16_t *slot; /* [n_sites] */
     uint32_t n_sites;
+    uint32_t n_linear, n_norm, n_join, n_embed, n_prefix; /* entries of each table */
+    const struct delta_linear *linear;
+    const struct delta_norm *norm;
+    const struct delta_join *join;
+    const struct delta_embed *embed;
+    const struct delta_prefix *prefix;
+    const struct delta_line *line; /* the program in words; the last is HEAD */
+    uint32_t n_lines;
+
     uint32_t position_shift;  /* real token j stands at position shift + j (PEFT's
                                * prefix: T; AdapterHub's: 0) */
     bool ignores_token_types; /* every token's type counts as 0 (PEFT's prompt learning
                                * outside sequence and token classification) */
-    uint32_t n_prefix_max;    /* longest KV_PREFIX of any layer */
-    unsigned first_layer;     /* first layer it touches; n_layers if only the head */
+    /* what a step must have room for */
+    uint32_t n_prefix_max;  /* longest prefix of any attention */
+    uint32_t rank_max;      /* largest sum of a layer's ranks */
+    uint32_t n_lowrank_max; /* most LOWRANKs of one linear */
     struct delta_head head;
     struct delta_task task;
     size_t n_bytes; /* resident bytes, all in one arena */
@@ -239,27 +261,26 @@ int delta_base(struct delta **out, const struct model *m, struct core_err *err);
  * one, so that an input cut there answers as the whole one does. */
 size_t delta_n_tokens_read(const struct delta *d, int32_t pad_id, const int32_t *tokens, size_t n);
 
-/* The operations of a site, possibly none: *n of them. NULL delta = none. */
-static inline const struct delta_op *delta_ops(const struct delta *d, site_id s, uint32_t *n)
+/* What the task does at a site of that class; NULL: nothing. */
+static inline const struct delta_linear *delta_linear(const struct delta *d, site_id s)
 {
-    if (!d || s >= d->n_sites) {
-        *n = 0;
-        return NULL;
-    }
-    *n = d->site_first[s + 1] - d->site_first[s];
-    return d->op + d->site_first[s];
+    return d->slot[s] ? &d->linear[d->slot[s] - 1] : NULL;
 }
-
-/* One line of the program as people read it: operations of one kind and shape,
- * summed over layers. */
-struct delta_line {
-    enum delta_op_kind kind;
-    char sites[160]; /* "q_proj, v_proj" */
-    unsigned count;  /* operations */
-    char detail[96]; /* "rank 8, scale 2", "16 tokens", "1234 values" */
-    size_t n_bytes;
-};
-/* Fills up to `max` lines, returns how many the program has. The last is HEAD. */
-size_t delta_lines(const struct delta *d, struct delta_line *line, size_t max);
+static inline const struct delta_norm *delta_norm(const struct delta *d, site_id s)
+{
+    return d->slot[s] ? &d->norm[d->slot[s] - 1] : NULL;
+}
+static inline const struct delta_join *delta_join(const struct delta *d, site_id s)
+{
+    return d->slot[s] ? &d->join[d->slot[s] - 1] : NULL;
+}
+static inline const struct delta_embed *delta_embed(const struct delta *d, site_id s)
+{
+    return d->slot[s] ? &d->embed[d->slot[s] - 1] : NULL;
+}
+static inline const struct delta_prefix *delta_prefix(const struct delta *d, site_id s)
+{
+    return d->slot[s] ? &d->prefix[d->slot[s] - 1] : NULL;
+}
 
 #endif

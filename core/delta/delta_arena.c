@@ -1,12 +1,11 @@
-/* core/delta/delta_arena.c - the finished delta: operations in order, everything that
- * they point to behind them, one allocation.
+/* core/delta/delta_arena.c - the finished delta: its tables and everything that they
+ * point to, in one allocation.
  *
- *   struct delta | ops | site_first | label pointers | strings | data, op by op
+ *   struct delta | slots | tables | lines | labels | strings | data, entry by entry
  *
- * One function walks over all pointers of an operation (op_blocks), another over those
- * of the head; sizing and copying are two visits of the same walk, so they cannot
- * disagree. */
-#include <stdlib.h>
+ * delta_slots.c has made the tables in scratch memory. Here one function for each kind
+ * of entry walks over its pointers; sizing and copying are two visits of the same walk,
+ * so they cannot disagree. */
 #include <string.h>
 
 #include "core/base/alloc.h"
@@ -30,6 +29,7 @@ static void *arena_take(struct arena *a, size_t n_bytes, size_t align)
     return a->base ? a->base + start : NULL;
 }
 
+/* Copies n_bytes and lets *p point to the copy; in a counting walk *p stays. */
 static void move_block(struct arena *a, const void **p, size_t n_bytes, size_t align)
 {
     void *to;
@@ -44,6 +44,14 @@ static void move_block(struct arena *a, const void **p, size_t n_bytes, size_t a
     }
 }
 
+/* A typed pointer through move_block(). */
+#define MOVE(a, p, n)                                                          \
+    do {                                                                       \
+        const void *v_ = (p);                                                  \
+        move_block(a, &v_, (size_t)(n) * sizeof(*(p)), _Alignof(max_align_t)); \
+        (p) = v_;                                                              \
+    } while (0)
+
 static void move_mat(struct arena *a, struct delta_mat *m)
 {
     size_t n;
@@ -55,80 +63,61 @@ static void move_mat(struct arena *a, struct delta_mat *m)
         move_block(a, &m->data, n, 64);
 }
 
-static void move_floats(struct arena *a, const float **p, size_t n)
+static void move_lowrank(struct arena *a, struct delta_lowrank *l)
 {
-    const void *v = *p;
-
-    move_block(a, &v, n * sizeof(float), 16);
-    *p = v;
+    move_mat(a, &l->down);
+    move_mat(a, &l->up);
+    MOVE(a, l->down_bias, l->up.n_rows);
+    MOVE(a, l->up_bias, l->up.n_cols);
+    MOVE(a, l->scale_vec, l->up.n_cols);
 }
 
-static void move_ints(struct arena *a, const uint32_t **p, size_t n)
+/* The entries of a table that is in the arena may be changed; those of a counting walk
+ * are the builder's and are copied for the visit. */
+static void move_lowranks(struct arena *a, const struct delta_lowrank **list, uint32_t n)
 {
-    const void *v = *p;
+    MOVE(a, *list, n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct delta_lowrank copy = (*list)[i];
 
-    move_block(a, &v, n * sizeof(uint32_t), 16);
-    *p = v;
+        move_lowrank(a, &copy);
+        if (a->base)
+            ((struct delta_lowrank *)*list)[i] = copy;
+    }
 }
 
-/* A join belongs to one operation, so it moves with it. */
-static void move_join(struct arena *a, const struct delta_join **p, size_t d)
+static void move_sparse(struct arena *a, const struct delta_sparse **s, size_t n_rows)
 {
-    struct delta_join *j;
+    struct delta_sparse copy;
 
-    if (!*p)
+    if (!*s)
         return;
-    j = arena_take(a, sizeof(*j), _Alignof(struct delta_join));
-    struct delta_join copy = **p;
-    move_floats(a, &copy.ln_before_gamma, d);
-    move_floats(a, &copy.ln_before_beta, d);
-    move_floats(a, &copy.ln_after_gamma, d);
-    move_floats(a, &copy.ln_after_beta, d);
-    if (j) {
-        *j = copy;
-        *p = j;
-    }
+    MOVE(a, *s, 1);
+    copy = **s;
+    MOVE(a, copy.row_ptr, n_rows + 1);
+    MOVE(a, copy.col, copy.n_values);
+    MOVE(a, copy.val, copy.n_values);
+    if (a->base)
+        *(struct delta_sparse *)*s = copy;
 }
 
-static void op_blocks(struct arena *a, struct delta_op *op, size_t n_in, size_t n_out)
+static void move_linear(struct arena *a, struct delta_linear *l, size_t n_in, size_t n_out)
 {
-    const size_t start = a->at;
-    size_t n;
+    MOVE(a, l->scale_in, n_in);
+    move_sparse(a, &l->sparse, n_out);
+    MOVE(a, l->scale_pre, n_out);
+    MOVE(a, l->bias, n_out);
+    move_lowranks(a, &l->lowrank, l->n_lowrank);
+    MOVE(a, l->scale_out, n_out);
+}
 
-    switch (op->kind) {
-    case DELTA_LOWRANK:
-        move_mat(a, &op->lowrank.down);
-        move_mat(a, &op->lowrank.up);
-        move_floats(a, &op->lowrank.down_bias, op->lowrank.down.n_rows);
-        move_floats(a, &op->lowrank.up_bias, n_out);
-        move_floats(a, &op->lowrank.scale_vec, n_out);
-        move_join(a, &op->lowrank.join, n_out);
-        break;
-    case DELTA_BIAS:
-        move_floats(a, &op->bias.vec, n_out);
-        break;
-    case DELTA_SCALE:
-        move_floats(a, &op->scale.vec, op->scale.at == DELTA_SCALE_IN ? n_in : n_out);
-        break;
-    case DELTA_SPARSE:
-        n = site_kind_class(site_kind_of(op->site)) == SITE_CLASS_EMBED ? n_in : n_out;
-        move_ints(a, &op->sparse.row_ptr, n + 1);
-        move_ints(a, &op->sparse.col, op->sparse.n_values);
-        move_floats(a, &op->sparse.val, op->sparse.n_values);
-        break;
-    case DELTA_NORM:
-        move_floats(a, &op->norm.gamma, n_out);
-        move_floats(a, &op->norm.beta, n_out);
-        break;
-    case DELTA_KV_PREFIX:
-        n = op->kv_prefix.n_tokens * n_out;
-        move_floats(a, &op->kv_prefix.k, n);
-        move_floats(a, &op->kv_prefix.v, n);
-        break;
-    default:
-        break; /* the builder makes no other kind */
-    }
-    op->n_bytes = a->at - start;
+static void move_join(struct arena *a, struct delta_join *j, size_t d)
+{
+    move_lowrank(a, &j->a);
+    MOVE(a, j->ln_before_gamma, d);
+    MOVE(a, j->ln_before_beta, d);
+    MOVE(a, j->ln_after_gamma, d);
+    MOVE(a, j->ln_after_beta, d);
 }
 
 static void move_str(struct arena *a, const char **s)
@@ -139,127 +128,99 @@ static void move_str(struct arena *a, const char **s)
     *s = v;
 }
 
-static void head_blocks(struct arena *a, struct delta_head *h)
+static void move_head(struct arena *a, struct delta_head *h)
 {
-    const char **label = NULL;
+    MOVE(a, h->label, h->n_labels);
+    for (unsigned i = 0; h->label && i < h->n_labels; i++) {
+        const char *s = h->label[i];
 
-    if (h->label) {
-        label = arena_take(a, h->n_labels * sizeof(*label), _Alignof(char *));
-        for (unsigned i = 0; i < h->n_labels; i++) {
-            const char *s = h->label[i];
-
-            move_str(a, &s);
-            if (label)
-                label[i] = s;
-        }
-        if (label)
-            h->label = label;
+        move_str(a, &s);
+        if (a->base)
+            ((const char **)h->label)[i] = s;
     }
     for (unsigned i = 0; i < h->n_steps; i++) {
         struct delta_head_step *s = &h->step[i];
 
         move_mat(a, &s->w);
-        move_floats(a, &s->bias, s->w.n_rows);
-        move_floats(a, &s->gamma, s->w.n_rows);
-        move_floats(a, &s->beta, s->w.n_rows);
+        MOVE(a, s->bias, s->w.n_rows);
+        MOVE(a, s->gamma, s->w.n_rows);
+        MOVE(a, s->beta, s->w.n_rows);
     }
 }
 
-/* ---- order -------------------------------------------------------------------- */
-
-/* The order of application within a site (delta.h). */
-static int op_rank(const struct delta_op *op)
+/* The entry of a site in its table, and all that it points to. */
+static void move_entry(struct arena *a, struct delta *d, site_id site, size_t n_in, size_t n_out)
 {
-    switch (op->kind) {
-    case DELTA_SPARSE:
-        return 1;
-    case DELTA_BIAS:
-        return 3;
-    case DELTA_LOWRANK:
-        return 4;
-    case DELTA_SCALE:
-        return op->scale.at == DELTA_SCALE_IN ? 0 : op->scale.at == DELTA_SCALE_PRE ? 2 : 5;
-    default:
-        return 6;
+    const uint32_t i = d->slot[site] - 1u;
+    union {
+        struct delta_linear linear;
+        struct delta_norm norm;
+        struct delta_join join;
+        struct delta_embed embed;
+        struct delta_prefix prefix;
+    } u;
+
+    switch (site_kind_class(site_kind_of(site))) {
+    case SITE_CLASS_LINEAR:
+        u.linear = d->linear[i];
+        move_linear(a, &u.linear, n_in, n_out);
+        if (a->base)
+            ((struct delta_linear *)d->linear)[i] = u.linear;
+        break;
+    case SITE_CLASS_NORM:
+        u.norm = d->norm[i];
+        MOVE(a, u.norm.gamma, n_out);
+        MOVE(a, u.norm.beta, n_out);
+        if (a->base)
+            ((struct delta_norm *)d->norm)[i] = u.norm;
+        break;
+    case SITE_CLASS_JOIN:
+        u.join = d->join[i];
+        move_join(a, &u.join, n_out);
+        if (a->base)
+            ((struct delta_join *)d->join)[i] = u.join;
+        break;
+    case SITE_CLASS_EMBED:
+        u.embed = d->embed[i];
+        move_lowranks(a, &u.embed.lowrank, u.embed.n_lowrank);
+        move_sparse(a, &u.embed.sparse, n_in);
+        if (a->base)
+            ((struct delta_embed *)d->embed)[i] = u.embed;
+        break;
+    case SITE_CLASS_ATTN:
+        u.prefix = d->prefix[i];
+        MOVE(a, u.prefix.k, u.prefix.n_tokens * n_out);
+        MOVE(a, u.prefix.v, u.prefix.n_tokens * n_out);
+        if (a->base)
+            ((struct delta_prefix *)d->prefix)[i] = u.prefix;
+        break;
     }
 }
 
-static int op_compare(const void *pa, const void *pb)
+static void move_all(const struct delta_builder *b, struct arena *a, struct delta *d)
 {
-    const struct delta_op *a = pa, *b = pb;
-
-    if (a->site != b->site)
-        return a->site < b->site ? -1 : 1;
-    return op_rank(a) - op_rank(b);
-}
-
-/* No site has two operations of one rank, so the order is total. */
-static int sort_ops(struct delta_builder *b)
-{
-    char path[160];
-
-    if (b->n_ops)
-        qsort(b->op, b->n_ops, sizeof(*b->op), op_compare);
-    for (size_t i = 1; i < b->n_ops; i++)
-        if (op_compare(&b->op[i - 1], &b->op[i]) == 0)
-            return core_err_set(b->err, CORE_E_ADAPTER_INVALID, "the adapter has two %s for %s",
-                                delta_op_text(b->op[i].kind),
-                                model_site_path(b->m, b->op[i].site, path, sizeof(path)));
-    return 0;
-}
-
-static unsigned first_layer(const struct delta_builder *b, unsigned n_layers)
-{
-    unsigned first = n_layers;
-
-    for (size_t i = 0; i < b->n_ops; i++) {
-        const enum site_kind kind = site_kind_of(b->op[i].site);
-
-        if (kind == SITE_FINAL_NORM || kind == SITE_POOLER || kind == SITE_LM_HEAD)
-            continue; /* after the layers */
-        if (site_layer_of(b->op[i].site) < first)
-            first = site_layer_of(b->op[i].site);
-    }
-    return first;
-}
-
-/* ---- the delta ------------------------------------------------------------------ */
-
-/* Lays the delta out; into a->base when that is set. */
-static void lay_out(struct delta_builder *b, struct arena *a, struct delta *d, uint32_t n_sites)
-{
-    struct delta_op *op;
-    uint32_t *first;
+    size_t n_in, n_out;
 
     arena_take(a, sizeof(*d), 64);
-    op = arena_take(a, b->n_ops * sizeof(*op), _Alignof(struct delta_op));
-    first = arena_take(a, (n_sites + 1u) * sizeof(*first), sizeof(*first));
-    if (op && b->n_ops)
-        memcpy(op, b->op, b->n_ops * sizeof(*op));
-    head_blocks(a, &d->head);
+    MOVE(a, d->slot, d->n_sites);
+    MOVE(a, d->linear, d->n_linear);
+    MOVE(a, d->norm, d->n_norm);
+    MOVE(a, d->join, d->n_join);
+    MOVE(a, d->embed, d->n_embed);
+    MOVE(a, d->prefix, d->n_prefix);
+    MOVE(a, d->line, d->n_lines);
+    move_head(a, &d->head);
     move_str(a, &d->task.prompt);
     move_str(a, &d->task.parameters_json);
-    for (size_t i = 0; i < b->n_ops; i++) {
-        struct delta_op *o = op ? &op[i] : &b->op[i];
-        size_t n_in, n_out;
-
-        if (model_site_dims(b->m, o->site, &n_in, &n_out))
-            op_blocks(a, o, n_in, n_out);
-    }
-    for (size_t s = 0, i = 0; first && s <= n_sites; s++) {
-        while (i < b->n_ops && op[i].site < s)
-            i++;
-        first[s] = (uint32_t)i;
-    }
-    d->op = op;
-    d->site_first = first;
+    for (uint32_t s = 0; s < d->n_sites; s++)
+        if (d->slot[s] && model_site_dims(b->m, (site_id)s, &n_in, &n_out))
+            move_entry(a, d, (site_id)s, n_in, n_out);
 }
 
 int delta__finish(struct delta_builder *b, struct delta **out)
 {
     const unsigned n_layers = model_config(b->m)->n_layers;
     struct delta d = {
-        .n_ops = (uint32_t)b->n_ops,
         .n_sites = (n_layers ? n_layers : 1) * SITE_N_KINDS,
         .position_shift = b->position_shift,
         .ignores_token_types = b->ignores_token_types,
@@ -267,23 +228,21 @@ int delta__finish(struct delta_builder *b, struct delta **out)
         .task = b->task,
     };
     struct arena a = {0};
-    int rc = sort_ops(b);
+    int rc = delta__settle(b, &d);
 
+    memcpy(d.method, b->method, sizeof(d.method));
+    if (rc == 0)
+        rc = delta__lines(b, &d);
     if (rc < 0)
         return rc;
-    memcpy(d.method, b->method, sizeof(d.method));
-    d.first_layer = first_layer(b, n_layers);
-    for (size_t i = 0; i < b->n_ops; i++)
-        if (b->op[i].kind == DELTA_KV_PREFIX && b->op[i].kv_prefix.n_tokens > d.n_prefix_max)
-            d.n_prefix_max = b->op[i].kv_prefix.n_tokens;
-    lay_out(b, &a, &d, d.n_sites);
+    move_all(b, &a, &d);
     d.n_bytes = a.at;
     if (!a.is_full)
         a.base = core_alloc_aligned(a.at);
     if (!a.base)
         return core_err_nomem(b->err, "adapter");
     a.at = 0;
-    lay_out(b, &a, &d, d.n_sites);
+    move_all(b, &a, &d);
     memcpy(a.base, &d, sizeof(d));
     *out = (struct delta *)a.base;
     return 0;

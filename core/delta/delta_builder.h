@@ -65,6 +65,34 @@ struct delta__head {
     size_t n_labels;
 };
 
+/* ---- operations, before they have slots ------------------------------------------ */
+
+/* Where a SCALE multiplies. */
+enum delta__scale_at { DELTA__SCALE_IN, DELTA__SCALE_PRE, DELTA__SCALE_OUT };
+
+struct delta__op {
+    enum delta_op_kind kind;
+    site_id site;
+    uint32_t order; /* of adding */
+    union {
+        struct {
+            struct delta_lowrank a;
+            const struct delta_join *join; /* placement, without `a`; NULL: not at a join */
+        } lowrank;
+        struct {
+            const float *vec;
+            bool is_add;
+        } bias;
+        struct {
+            const float *vec;
+            enum delta__scale_at at;
+        } scale;
+        struct delta_sparse sparse;
+        struct delta_norm norm;
+        struct delta_prefix prefix;
+    };
+};
+
 /* ---- the builder -------------------------------------------------------------- */
 
 struct delta__block; /* scratch memory */
@@ -81,7 +109,7 @@ struct delta_builder {
     unsigned n_owned;
     struct delta__block *scratch;
 
-    struct delta_op *op;
+    struct delta__op *op;
     size_t n_ops, cap_ops;
     char method[sizeof(((struct delta *)0)->method)];
     uint32_t position_shift;
@@ -169,7 +197,7 @@ int delta__add_bias(struct delta_builder *b, const struct delta__place *p, const
                     bool is_add);
 /* vec is [n_in] or [n_out], as `at` says; never NULL. */
 int delta__add_scale(struct delta_builder *b, const struct delta__place *p, const float *vec,
-                     enum delta_scale_at at);
+                     enum delta__scale_at at);
 /* gamma (SITE_PART_WEIGHT) or beta (SITE_PART_BIAS) of a norm; both become one op. */
 int delta__add_norm(struct delta_builder *b, const struct delta__place *p, enum site_part part,
                     const float *vec);
@@ -201,6 +229,8 @@ int delta__add_parameter(struct delta_builder *b, const struct tensor *t, const 
 /* ---- the end ---------------------------------------------------------------------- */
 
 int delta__build_head(struct delta_builder *b);                 /* plan -> head */
+int delta__settle(struct delta_builder *b, struct delta *d);    /* op -> slots */
+int delta__lines(struct delta_builder *b, struct delta *d);     /* op, head -> words */
 int delta__finish(struct delta_builder *b, struct delta **out); /* -> one arena */
 
 #endif

@@ -115,7 +115,7 @@ static int choose_pool(struct delta_builder *b, size_t *width)
     default:
         if (p->has_pooling)
             b->head.pool = p->pooling;
-        else if (c->is_decoder) {
+        else if (model_last_stack(c)->is_causal) {
             b->head.pool = DELTA_POOL_LAST;
             b->head.end = p->end;
         } else if (p->wants_pooler)
@@ -224,7 +224,7 @@ static int check_outputs(struct delta_builder *b, size_t n)
 static int settle_form(struct delta_builder *b)
 {
     struct delta__head *p = &b->plan;
-    const bool is_decoder = model_config(b->m)->is_decoder;
+    const bool is_decoder = model_last_stack(model_config(b->m))->is_causal;
 
     if (p->form == DELTA__FORM_UNSAID && (p->classifier.w || p->n_layers))
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "head",

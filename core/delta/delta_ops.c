@@ -6,12 +6,12 @@
 #include "core/base/alloc.h"
 #include "core/delta/delta_builder.h"
 
-static struct delta_op *push_op(struct delta_builder *b, enum delta_op_kind kind, site_id site)
+static struct delta__op *push_op(struct delta_builder *b, enum delta_op_kind kind, site_id site)
 {
     if (b->n_ops == b->cap_ops) {
         const size_t cap = b->cap_ops ? 2 * b->cap_ops : 32;
         size_t n_bytes;
-        struct delta_op *op = NULL;
+        struct delta__op *op = NULL;
 
         if (core_mul_size(cap, sizeof(*op), &n_bytes))
             op = core_realloc(b->op, n_bytes);
@@ -22,7 +22,7 @@ static struct delta_op *push_op(struct delta_builder *b, enum delta_op_kind kind
         b->op = op;
         b->cap_ops = cap;
     }
-    b->op[b->n_ops] = (struct delta_op){.kind = kind, .site = site, .gate = -1};
+    b->op[b->n_ops] = (struct delta__op){.kind = kind, .site = site, .order = (uint32_t)b->n_ops};
     return &b->op[b->n_ops++];
 }
 
@@ -76,7 +76,8 @@ int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
                        const struct delta__lowrank *in)
 {
     const size_t rank = in->down->n_dims == 2 ? in->down->dim[0] : 0;
-    struct delta_op *op;
+    struct delta_lowrank *a;
+    struct delta__op *op;
     int rc = in->join ? check_class(b, p, DELTA_LOWRANK, SITE_CLASS_JOIN, SITE_CLASS_JOIN)
                       : check_class(b, p, DELTA_LOWRANK, SITE_CLASS_LINEAR, SITE_CLASS_EMBED);
 
@@ -90,26 +91,27 @@ int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
     op = push_op(b, DELTA_LOWRANK, p->site);
     if (!op)
         return CORE_E_NOMEM;
-    op->lowrank.scale = in->scale;
-    op->lowrank.act = in->act;
     op->lowrank.join = in->join;
-    rc = is_embed(p) ? delta__matrix_transposed(b, in->down, p->n_in, rank, &op->lowrank.down)
-                     : delta__matrix(b, in->down, rank, p->n_in, &op->lowrank.down);
+    a = &op->lowrank.a;
+    a->scale = in->scale;
+    a->act = in->act;
+    rc = is_embed(p) ? delta__matrix_transposed(b, in->down, p->n_in, rank, &a->down)
+                     : delta__matrix(b, in->down, rank, p->n_in, &a->down);
     if (rc == 0)
-        rc = delta__matrix_transposed(b, in->up, rank, p->n_out, &op->lowrank.up);
+        rc = delta__matrix_transposed(b, in->up, rank, p->n_out, &a->up);
     if (rc == 0)
-        rc = vector_may(b, in->down_bias, rank, &op->lowrank.down_bias);
+        rc = vector_may(b, in->down_bias, rank, &a->down_bias);
     if (rc == 0)
-        rc = vector_may(b, in->up_bias, p->n_out, &op->lowrank.up_bias);
+        rc = vector_may(b, in->up_bias, p->n_out, &a->up_bias);
     if (rc == 0)
-        rc = vector_may(b, in->scale_vec, p->n_out, &op->lowrank.scale_vec);
+        rc = vector_may(b, in->scale_vec, p->n_out, &a->scale_vec);
     return rc;
 }
 
 int delta__add_bias(struct delta_builder *b, const struct delta__place *p, const float *vec,
                     bool is_add)
 {
-    struct delta_op *op;
+    struct delta__op *op;
     int rc = check_class(b, p, DELTA_BIAS, SITE_CLASS_LINEAR, SITE_CLASS_LINEAR);
 
     if (rc == 0 && !vec)
@@ -125,9 +127,9 @@ int delta__add_bias(struct delta_builder *b, const struct delta__place *p, const
 }
 
 int delta__add_scale(struct delta_builder *b, const struct delta__place *p, const float *vec,
-                     enum delta_scale_at at)
+                     enum delta__scale_at at)
 {
-    struct delta_op *op;
+    struct delta__op *op;
     const int rc = check_class(b, p, DELTA_SCALE, SITE_CLASS_LINEAR, SITE_CLASS_LINEAR);
 
     if (rc < 0)
@@ -141,7 +143,7 @@ int delta__add_scale(struct delta_builder *b, const struct delta__place *p, cons
 }
 
 /* The NORM of a site, made at the first of its two parameters. */
-static struct delta_op *norm_op(struct delta_builder *b, site_id site)
+static struct delta__op *norm_op(struct delta_builder *b, site_id site)
 {
     for (size_t i = 0; i < b->n_ops; i++)
         if (b->op[i].kind == DELTA_NORM && b->op[i].site == site)
@@ -153,7 +155,7 @@ int delta__add_norm(struct delta_builder *b, const struct delta__place *p, enum 
                     const float *vec)
 {
     const float **slot;
-    struct delta_op *op;
+    struct delta__op *op;
     int rc = check_class(b, p, DELTA_NORM, SITE_CLASS_NORM, SITE_CLASS_NORM);
 
     if (rc == 0 && !vec)
@@ -218,7 +220,7 @@ int delta__add_sparse(struct delta_builder *b, const struct delta__place *p,
     const uint64_t *at;
     const float *value;
     uint32_t *row_ptr, *col;
-    struct delta_op *op;
+    struct delta__op *op;
     const size_t n_rows = is_embed(p) ? p->n_in : p->n_out;
     const size_t n_cols = is_embed(p) ? p->n_out : p->n_in;
     size_t n, n_flat;
@@ -285,7 +287,7 @@ int delta__add_prefix(struct delta_builder *b, const struct delta__prefix *p)
     if (rc < 0)
         return rc;
     for (unsigned j = 0; j < p->n_layers; j++) {
-        struct delta_op *op = push_op(b, DELTA_KV_PREFIX, site_make(p->layer[j], SITE_ATTN));
+        struct delta__op *op = push_op(b, DELTA_KV_PREFIX, site_make(p->layer[j], SITE_ATTN));
         float *k = delta__scratch(b, p->n_tokens * width, sizeof(*k));
         float *v = delta__scratch(b, p->n_tokens * width, sizeof(*v));
 
@@ -297,9 +299,9 @@ int delta__add_prefix(struct delta_builder *b, const struct delta__prefix *p)
             memcpy(k + i * width, row, width * sizeof(*k));
             memcpy(v + i * width, row + width, width * sizeof(*v));
         }
-        op->kv_prefix.k = k;
-        op->kv_prefix.v = v;
-        op->kv_prefix.n_tokens = (uint32_t)p->n_tokens;
+        op->prefix.k = k;
+        op->prefix.v = v;
+        op->prefix.n_tokens = (uint32_t)p->n_tokens;
     }
     return 0;
 }

@@ -1,15 +1,15 @@
 /* core/delta/delta_text.c - a program in words: names of kinds, and the lines that
- * `peftd check` and the API show. Operations that differ only in their layer or site
- * are one line. */
+ * `peftd check` and the API show, made once at compile. Operations that differ only in
+ * their layer or site are one line. */
 #include <stdio.h>
 #include <string.h>
 
-#include "core/delta/delta.h"
+#include "core/delta/delta_builder.h"
 
 const char *delta_op_text(enum delta_op_kind kind)
 {
     static const char *const text[] = {
-#define X(name, t, now) t,
+#define X(name, t) t,
         DELTA_OP_MAP(X)
 #undef X
     };
@@ -51,49 +51,47 @@ static const char *act_text(enum kern_act act)
 }
 
 /* Whether two operations stand in one line. */
-static bool is_alike(const struct delta_op *a, const struct delta_op *b)
+static bool is_alike(const struct delta__op *a, const struct delta__op *b)
 {
     if (a->kind != b->kind)
         return false;
     switch (a->kind) {
     case DELTA_LOWRANK:
-        return a->lowrank.up.n_rows == b->lowrank.up.n_rows &&
-               a->lowrank.down.type == b->lowrank.down.type &&
-               a->lowrank.scale == b->lowrank.scale && a->lowrank.act == b->lowrank.act &&
+        return a->lowrank.a.up.n_rows == b->lowrank.a.up.n_rows &&
+               a->lowrank.a.down.type == b->lowrank.a.down.type &&
+               a->lowrank.a.scale == b->lowrank.a.scale && a->lowrank.a.act == b->lowrank.a.act &&
                !a->lowrank.join == !b->lowrank.join;
     case DELTA_BIAS:
         return a->bias.is_add == b->bias.is_add;
     case DELTA_SCALE:
         return a->scale.at == b->scale.at;
     case DELTA_KV_PREFIX:
-        return a->kv_prefix.n_tokens == b->kv_prefix.n_tokens;
+        return a->prefix.n_tokens == b->prefix.n_tokens;
     default:
         return true;
     }
 }
 
-static void lowrank_detail(const struct delta_op *op, char *out, size_t n)
+static void lowrank_detail(const struct delta__op *op, char *out, size_t n)
 {
-    const char *type =
-        op->lowrank.down.type == TENSOR_F32 ? "" : tensor_type_text(op->lowrank.down.type);
+    const struct delta_lowrank *a = &op->lowrank.a;
+    const char *type = a->down.type == TENSOR_F32 ? "" : tensor_type_text(a->down.type);
     const char *comma = *type ? ", " : "";
 
     if (op->lowrank.join)
         snprintf(out, n, "%s, width %u, %s, scale %g%s%s%s",
-                 op->lowrank.join->is_parallel ? "parallel" : "sequential", op->lowrank.up.n_rows,
-                 act_text(op->lowrank.act), (double)op->lowrank.scale,
-                 op->lowrank.scale_vec ? " x vector" : "", comma, type);
+                 op->lowrank.join->is_parallel ? "parallel" : "sequential", a->up.n_rows,
+                 act_text(a->act), (double)a->scale, a->scale_vec ? " x vector" : "", comma, type);
     else
-        snprintf(out, n, "rank %u, scale %g%s%s", op->lowrank.up.n_rows, (double)op->lowrank.scale,
-                 comma, type);
+        snprintf(out, n, "rank %u, scale %g%s%s", a->up.n_rows, (double)a->scale, comma, type);
 }
 
-static void op_detail(const struct delta_op *op, size_t n_values, char *out, size_t n)
+static void op_detail(const struct delta__op *op, size_t n_values, char *out, size_t n)
 {
     static const char *const at[] = {
-        [DELTA_SCALE_IN] = "input",
-        [DELTA_SCALE_PRE] = "output before the bias",
-        [DELTA_SCALE_OUT] = "output",
+        [DELTA__SCALE_IN] = "input",
+        [DELTA__SCALE_PRE] = "output before the bias",
+        [DELTA__SCALE_OUT] = "output",
     };
 
     switch (op->kind) {
@@ -110,34 +108,69 @@ static void op_detail(const struct delta_op *op, size_t n_values, char *out, siz
         snprintf(out, n, "%zu values", n_values);
         break;
     case DELTA_KV_PREFIX:
-        snprintf(out, n, "%u tokens", op->kv_prefix.n_tokens);
+        snprintf(out, n, "%u tokens", op->prefix.n_tokens);
         break;
     default:
         snprintf(out, n, "replaced");
     }
 }
 
+static size_t mat_bytes(const struct delta_mat *m)
+{
+    return (size_t)m->n_rows * m->n_cols * tensor_type_block_bytes(m->type);
+}
+
+/* Of an operation's data. */
+static size_t op_bytes(const struct delta_builder *b, const struct delta__op *op)
+{
+    const struct delta_lowrank *a = &op->lowrank.a;
+    size_t n_in = 0, n_out = 0, n = 0;
+
+    model_site_dims(b->m, op->site, &n_in, &n_out);
+    switch (op->kind) {
+    case DELTA_LOWRANK:
+        if (op->lowrank.join)
+            n = (op->lowrank.join->ln_before_gamma ? 2 * n_out : 0) +
+                (op->lowrank.join->ln_after_gamma ? 2 * n_out : 0);
+        n += (a->down_bias ? a->up.n_rows : 0) + (a->up_bias ? n_out : 0) +
+             (a->scale_vec ? n_out : 0);
+        return mat_bytes(&a->down) + mat_bytes(&a->up) + n * sizeof(float);
+    case DELTA_BIAS:
+        return n_out * sizeof(float);
+    case DELTA_SCALE:
+        return (op->scale.at == DELTA__SCALE_IN ? n_in : n_out) * sizeof(float);
+    case DELTA_SPARSE:
+        return op->sparse.n_values * (sizeof(uint32_t) + sizeof(float));
+    case DELTA_NORM:
+        return ((op->norm.gamma ? n_out : 0) + (op->norm.beta ? n_out : 0)) * sizeof(float);
+    case DELTA_KV_PREFIX:
+        return 2 * op->prefix.n_tokens * n_out * sizeof(float);
+    default:
+        return 0;
+    }
+}
+
 /* Sums the operations from i on that are like op[i]; op[i] is the first of them. */
-static void fill_line(const struct delta *d, uint32_t i, struct delta_line *line)
+static void fill_line(const struct delta_builder *b, size_t i, struct delta_line *line)
 {
     bool has_kind[SITE_N_KINDS] = {0};
     size_t n_values = 0, at = 0;
 
-    *line = (struct delta_line){.kind = d->op[i].kind};
-    for (uint32_t k = i; k < d->n_ops; k++) {
-        if (!is_alike(&d->op[i], &d->op[k]))
+    *line = (struct delta_line){.kind = b->op[i].kind};
+    for (size_t k = i; k < b->n_ops; k++) {
+        if (!is_alike(&b->op[i], &b->op[k]))
             continue;
         line->count++;
-        line->n_bytes += d->op[k].n_bytes;
-        has_kind[site_kind_of(d->op[k].site)] = true;
-        if (d->op[k].kind == DELTA_SPARSE)
-            n_values += d->op[k].sparse.n_values;
+        line->n_bytes += op_bytes(b, &b->op[k]);
+        has_kind[site_kind_of(b->op[k].site)] = true;
+        if (b->op[k].kind == DELTA_SPARSE)
+            n_values += b->op[k].sparse.n_values;
     }
     for (unsigned k = 0; k < SITE_N_KINDS && at < sizeof(line->sites); k++)
         if (has_kind[k])
             at += (size_t)snprintf(line->sites + at, sizeof(line->sites) - at, "%s%s",
                                    at ? ", " : "", site_kind_text((enum site_kind)k));
-    op_detail(&d->op[i], n_values, line->detail, sizeof(line->detail));
+    op_detail(&b->op[i], n_values, line->detail, sizeof(line->detail));
 }
 
 static void head_line(const struct delta *d, struct delta_line *line)
@@ -155,7 +188,7 @@ static void head_line(const struct delta *d, struct delta_line *line)
     for (unsigned i = 0; i < h->n_steps; i++) {
         const struct delta_mat *w = &h->step[i].w;
 
-        line->n_bytes += (size_t)w->n_rows * w->n_cols * tensor_type_block_bytes(w->type);
+        line->n_bytes += mat_bytes(w);
         line->n_bytes += (h->step[i].bias ? w->n_rows : 0) * sizeof(float);
         line->n_bytes += (h->step[i].gamma ? w->n_rows : 0) * sizeof(float);
         line->n_bytes += (h->step[i].beta ? w->n_rows : 0) * sizeof(float);
@@ -172,24 +205,29 @@ static void head_line(const struct delta *d, struct delta_line *line)
 }
 
 /* True if no operation before i stands in the same line. */
-static bool begins_line(const struct delta *d, uint32_t i)
+static bool begins_line(const struct delta_builder *b, size_t i)
 {
-    for (uint32_t k = 0; k < i; k++)
-        if (is_alike(&d->op[k], &d->op[i]))
+    for (size_t k = 0; k < i; k++)
+        if (is_alike(&b->op[k], &b->op[i]))
             return false;
     return true;
 }
 
-size_t delta_lines(const struct delta *d, struct delta_line *line, size_t max)
+int delta__lines(struct delta_builder *b, struct delta *d)
 {
-    struct delta_line rest; /* lines that the caller has no room for are only counted */
-    size_t n = 0;
+    struct delta_line *line;
+    uint32_t n = 1; /* HEAD */
 
-    for (uint32_t i = 0; i < d->n_ops; i++)
-        if (begins_line(d, i)) {
-            fill_line(d, i, n < max ? &line[n] : &rest);
-            n++;
-        }
-    head_line(d, n < max ? &line[n] : &rest);
-    return n + 1;
+    for (size_t i = 0; i < b->n_ops; i++)
+        n += begins_line(b, i);
+    line = delta__scratch(b, n, sizeof(*line));
+    if (!line)
+        return CORE_E_NOMEM;
+    d->line = line;
+    d->n_lines = n;
+    for (size_t i = 0; i < b->n_ops; i++)
+        if (begins_line(b, i))
+            fill_line(b, i, line++);
+    head_line(d, line);
+    return 0;
 }

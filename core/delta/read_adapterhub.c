@@ -119,7 +119,7 @@ int delta__ah_check_hooks(struct delta_builder *b, const struct delta__ah *ah)
     if (!ah->interface)
         return 0;
     rc = delta__json_refuse(b, json_object_get(ah->interface, "interface"), absent);
-    if (rc == 0 && model_config(b->m)->is_post_norm)
+    if (rc == 0 && model_last_stack(model_config(b->m))->is_post_norm)
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "adapter_interface.json",
                                   "adapter_interface.json: bottlenecks of a plug-in model are not "
                                   "computed on this base");

@@ -35,7 +35,7 @@ static int read_residual(struct delta_builder *b, const json_t *config, struct b
     }
     /* The library computes "post_add" only where a norm follows the addition. */
     if (text && strcmp(text, "post_add") == 0 && o->join.original_ln_before &&
-        model_config(b->m)->is_post_norm) {
+        model_last_stack(model_config(b->m))->is_post_norm) {
         o->join.residual_before_ln = DELTA_RES_POST_ADD;
         return 0;
     }

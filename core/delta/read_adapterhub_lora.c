@@ -116,7 +116,7 @@ static int add_ia3(struct delta_builder *b, const struct delta__place *p, double
         return CORE_E_NOMEM;
     for (size_t i = 0; i < p->n_out; i++)
         scaled[i] = vec[i] * (float)alpha;
-    return delta__add_scale(b, p, scaled, DELTA_SCALE_OUT);
+    return delta__add_scale(b, p, scaled, DELTA__SCALE_OUT);
 }
 
 /* One linear; t is its lora_B, and path[0..n_path) the linear's own path. */

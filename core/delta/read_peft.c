@@ -156,7 +156,7 @@ static int read_ia3(struct delta_builder *b, const json_t *config)
     for (size_t i = 0; i < b->tensors.n; i++) {
         const struct tensor *t = &b->tensors.t[i];
         const char *path = without(t->name, "base_model.model.");
-        enum delta_scale_at at = DELTA_SCALE_OUT;
+        enum delta__scale_at at = DELTA__SCALE_OUT;
         struct delta__place p;
         const float *vec;
         char want[96];
@@ -169,7 +169,7 @@ static int read_ia3(struct delta_builder *b, const json_t *config)
         if (rc < 0)
             return rc;
         if (tensor_is(t, 2, 1, p.n_in)) {
-            at = DELTA_SCALE_IN;
+            at = DELTA__SCALE_IN;
         } else if (!tensor_is(t, 2, p.n_out, 1)) {
             snprintf(want, sizeof(want), "[%zu, 1] or [1, %zu]", p.n_out, p.n_in);
             return delta__misfit(b, t, want);

@@ -112,13 +112,14 @@ static void settle_options(struct engine *e, size_t *n_blocks)
     o->max_queue = or_default(o->max_queue, 4096);
     o->kv_bytes = o->kv_bytes ? o->kv_bytes : (uint64_t)1 << 30;
     /* an encoder reads a sequence whole */
-    if (!c->is_decoder && o->max_batch_tokens < c->n_positions)
+    if (!model_last_stack(c)->is_causal && o->max_batch_tokens < c->n_positions)
         o->max_batch_tokens = c->n_positions;
     if (o->max_batch_jobs > o->max_batch_tokens)
         o->max_batch_jobs = o->max_batch_tokens;
-    *n_blocks = c->is_decoder ? (size_t)(o->kv_bytes / fwd_kv_block_bytes(e->m)) : 0;
+    *n_blocks =
+        model_last_stack(c)->is_causal ? (size_t)(o->kv_bytes / fwd_kv_block_bytes(e->m)) : 0;
     e->context_max = or_default(o->context_max, c->n_positions ? c->n_positions : 2048);
-    if (c->is_decoder && e->context_max > *n_blocks * FWD_KV_BLOCK)
+    if (model_last_stack(c)->is_causal && e->context_max > *n_blocks * FWD_KV_BLOCK)
         e->context_max = (unsigned)(*n_blocks * FWD_KV_BLOCK);
     o->context_max = e->context_max;
 }
@@ -137,7 +138,8 @@ static int alloc_thread_data(struct engine *e, size_t n_blocks, struct core_err 
         e->thread_data.free_block[i] = (uint32_t)(n_blocks - 1 - i);
     e->thread_data.n_blocks = e->thread_data.n_free_blocks = n_blocks;
     e->synced_data.stats.kv_blocks_total = n_blocks; /* no thread yet */
-    for (unsigned w = 0; model_config(e->m)->is_decoder && w < pool_size(e->pool); w++) {
+    for (unsigned w = 0; model_last_stack(model_config(e->m))->is_causal && w < pool_size(e->pool);
+         w++) {
         const int rc = engine__sampler_init(&e->sampler[w], model_config(e->m)->n_vocab, err);
 
         if (rc < 0)
@@ -156,7 +158,7 @@ static int start(struct engine *e, struct core_err *err)
         return rc;
     settle_options(e, &n_blocks);
     e->opt.n_threads = pool_size(e->pool);
-    if (model_config(e->m)->is_decoder && n_blocks == 0)
+    if (model_last_stack(model_config(e->m))->is_causal && n_blocks == 0)
         return core_err_set_param(err, CORE_E_BAD_FIELD, "kv_bytes",
                                   "kv_bytes: one block needs %zu bytes", fwd_kv_block_bytes(e->m));
     rc = delta_base(&e->base, e->m, err);

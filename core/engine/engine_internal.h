@@ -9,7 +9,7 @@
 #include "core/base/err.h"
 #include "core/base/lock.h"
 #include "core/engine/engine.h"
-#include "core/fwd/fwd.h"
+#include "core/fwd/batch.h"
 #include "core/pool/pool.h"
 
 enum { ENGINE_LOGPROBS_MAX = 20 };

@@ -28,7 +28,7 @@ static int check_tokens(const struct model_config *c, const struct engine_input 
 static size_t room_for(const struct engine *e, const struct delta *d)
 {
     const struct model_config *c = model_config(e->m);
-    const size_t most = c->is_decoder ? e->context_max : c->n_positions;
+    const size_t most = model_last_stack(c)->is_causal ? e->context_max : c->n_positions;
     size_t n_positions, width;
 
     if (!model_site_dims(e->m, site_make(0, SITE_EMBED_POSITIONS), &n_positions, &width))
@@ -47,7 +47,7 @@ static int check(const struct engine *e, const struct engine_input *in, const st
 
     if (in->n_tokens == 0)
         return core_err_set_param(err, CORE_E_BAD_FIELD, "input", "the input has no tokens");
-    if (is_generation && !c->is_decoder)
+    if (is_generation && !model_last_stack(c)->is_causal)
         return core_err_set(err, CORE_E_WRONG_KIND, "this model does not generate text");
     if (is_generation && in->max_tokens == 0)
         return core_err_set_param(err, CORE_E_BAD_FIELD, "parameters.max_tokens",
@@ -89,7 +89,9 @@ static int alloc_job(struct engine_job *job, struct core_err *err)
     const unsigned n_top = job->in.n_logprobs;
 
     size_output(job, c);
-    job->n_blocks = c->is_decoder ? (uint32_t)((n + more + FWD_KV_BLOCK - 1) / FWD_KV_BLOCK) : 0;
+    job->n_blocks = model_last_stack(c)->is_causal
+                        ? (uint32_t)((n + more + FWD_KV_BLOCK - 1) / FWD_KV_BLOCK)
+                        : 0;
     job->ids = copy_ids(job->in.tokens, n, more);
     job->types = copy_ids(job->in.delta->ignores_token_types ? NULL : job->in.token_types, n, 0);
     job->kv_block = core_calloc(job->n_blocks, sizeof(uint32_t));

@@ -230,7 +230,8 @@ static uint32_t choose_slots(struct engine *e)
         if (job->n_generated && n_rows_left(job) == 1)
             left -= give_rows(job, left);
     }
-    left = model_config(e->m)->is_decoder ? give_prompts(e, left) : give_inputs(e, left);
+    left = model_last_stack(model_config(e->m))->is_causal ? give_prompts(e, left)
+                                                           : give_inputs(e, left);
     e->thread_data.n_slots = 0;
     for (size_t i = 0; i < e->thread_data.n_active; i++)
         if (e->thread_data.active[i]->n_rows)

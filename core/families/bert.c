@@ -4,7 +4,7 @@
 
 #include "core/base/err.h"
 #include "core/families/families.h"
-#include "core/fwd/fwd_internal.h"
+#include "core/fwd/fwd.h"
 
 #define LAYER "encoder.layer.%u."
 
@@ -43,7 +43,8 @@ static int config_json(struct model_config *c, const json_t *j, struct core_err 
                                   "config.json: BERT as a decoder is not computed");
     if (c->act == KERN_ACT_NONE)
         c->act = KERN_ACT_GELU;
-    c->is_post_norm = true;
+    model__one_stack(c, false, true);
+    c->norm = MODEL_NORM_LAYER;
     rc = model__json_unsigned(j, "type_vocab_size", 2, 1u << 16, &c->n_token_types, err);
     if (rc == 0)
         rc = model__json_float(j, "layer_norm_eps", 1e-12, &c->norm_eps, err);
@@ -53,62 +54,25 @@ static int config_json(struct model_config *c, const json_t *j, struct core_err 
     return rc;
 }
 
-/* h = LN(word + position + type), row-wise. */
-static void embed(struct fwd *f, unsigned w)
+static void layer(struct fwd_walk *w, unsigned i)
 {
-    const size_t d = f->c->d_model;
-    uint32_t r0, r1;
+    const struct fwd_linear up = {SITE_UP, w->ff1, w->c->act};
+    const struct fwd_linear down = {SITE_DOWN, w->x, KERN_ACT_NONE};
 
-    fwd__rows_of(f, f->batch.n_rows, w, &r0, &r1);
-    memset(f->h + r0 * d, 0, (r1 - r0) * d * sizeof(float));
-    for (uint32_t s = 0; s < f->batch.n_seqs; s++) {
-        const struct fwd_seq *q = &f->batch.seq[s];
-
-        for (uint32_t i = 0; i < q->n_rows; i++) {
-            const uint32_t r = q->row0 + i;
-            float *h = f->h + r * d;
-
-            if (r < r0 || r >= r1)
-                continue;
-            fwd_embed(f, w, q->delta, SITE_EMBED_TOKENS, (size_t)f->batch.token[r], h);
-            fwd_embed(f, w, q->delta, SITE_EMBED_TYPES, (size_t)f->batch.type[r], h);
-            fwd_embed(f, w, q->delta, SITE_EMBED_POSITIONS, q->delta->position_shift + q->pos0 + i,
-                      h);
-        }
-    }
-    fwd_norm(f, w, 0, SITE_EMBED_NORM, f->h, f->h);
+    fwd_attention(w, i, &(struct fwd_attn){0});
+    fwd_join(w, i, SITE_ATTN_JOIN, SITE_ATTN_NORM);
+    fwd_linears(w, i, w->h, &up, 1);
+    fwd_linears(w, i, w->ff1, &down, 1);
+    fwd_join(w, i, SITE_FFN_JOIN, SITE_FFN_NORM);
 }
 
-static void layer(struct fwd *f, unsigned w, unsigned i)
+static void forward(struct fwd_walk *w)
 {
-    const struct fwd_worker *me = &f->worker[w];
-    const struct fwd_linear qkv[] = {{SITE_Q, f->q, KERN_ACT_NONE},
-                                     {SITE_K, f->k_rows, KERN_ACT_NONE},
-                                     {SITE_V, f->v_rows, KERN_ACT_NONE}};
-    const struct fwd_linear o = {SITE_O, f->x, KERN_ACT_NONE};
-    const struct fwd_linear up = {SITE_UP, f->ff1, f->c->act};
-    const struct fwd_linear down = {SITE_DOWN, f->x, KERN_ACT_NONE};
-
-    if (fwd_is_narrowing(f, i)) {
-        fwd_linears(f, w, &f->all, i, f->h, qkv + 1, 2);
-        fwd_narrow(f, w);
-        fwd_linears(f, w, me->rows, i, f->h, qkv, 1);
-    } else {
-        fwd_linears(f, w, &f->all, i, f->h, qkv, 3);
-    }
-    fwd_attn(f, w, i);
-    fwd_linears(f, w, me->rows, i, f->ctx, &o, 1);
-    fwd_join(f, w, i, SITE_ATTN_JOIN, SITE_ATTN_NORM, f->x, f->h, f->h);
-    fwd_linears(f, w, me->rows, i, f->h, &up, 1);
-    fwd_linears(f, w, me->rows, i, f->ff1, &down, 1);
-    fwd_join(f, w, i, SITE_FFN_JOIN, SITE_FFN_NORM, f->x, f->h, f->h);
-}
-
-static void forward(struct fwd *f, unsigned w)
-{
-    embed(f, w);
-    for (unsigned i = 0; i < f->c->n_layers; i++)
-        layer(f, w, i);
+    fwd_begin(w, 0);
+    fwd_embed(w, 1.0f);
+    fwd_norm(w, 0, SITE_EMBED_NORM, w->h, w->h);
+    for (unsigned i = 0; i < w->c->n_layers; i++)
+        layer(w, i);
 }
 
 const struct model_arch family__bert = {

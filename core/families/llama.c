@@ -5,7 +5,7 @@
 
 #include "core/base/err.h"
 #include "core/families/families.h"
-#include "core/fwd/fwd_internal.h"
+#include "core/fwd/fwd.h"
 
 #define LAYER "layers.%u."
 #define BLK "blk.%u."
@@ -80,7 +80,8 @@ static int config_json(struct model_config *c, const json_t *j, struct core_err 
 
     if (c->act == KERN_ACT_NONE)
         c->act = KERN_ACT_SILU;
-    c->is_decoder = true;
+    model__one_stack(c, true, false);
+    c->norm = MODEL_NORM_RMS;
     if (rc == 0 && c->act != KERN_ACT_SILU)
         rc = core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, "hidden_act",
                                 "config.json: this activation is not computed in llama");
@@ -90,72 +91,29 @@ static int config_json(struct model_config *c, const json_t *j, struct core_err 
     return rc ? rc : rope_json(c, j, err);
 }
 
-static void embed(struct fwd *f, unsigned w)
+static void layer(struct fwd_walk *w, unsigned i)
 {
-    const size_t d = f->c->d_model;
-    uint32_t r0, r1, a, b;
+    const struct fwd_attn attn = {.norm = SITE_ATTN_NORM, .has_rope = true};
+    const struct fwd_linear gate_up[] = {{SITE_GATE, w->ff1, KERN_ACT_NONE},
+                                         {SITE_UP, w->ff2, KERN_ACT_NONE}};
+    const struct fwd_linear down = {SITE_DOWN, w->x, KERN_ACT_NONE};
 
-    fwd__rows_of(f, f->batch.n_rows, w, &r0, &r1);
-    memset(f->h + r0 * d, 0, (r1 - r0) * d * sizeof(float));
-    for (uint32_t s = 0; s < f->all.n_segments; s++) {
-        const struct fwd_segment *seg = &f->all.segment[s];
-
-        if (!fwd__cut(seg, r0, r1, &a, &b))
-            continue;
-        for (uint32_t r = a; r < b; r++)
-            fwd_embed(f, w, seg->delta, SITE_EMBED_TOKENS, (size_t)f->batch.token[r], f->h + r * d);
-    }
-    fwd_rope_table(f, w);
+    fwd_attention(w, i, &attn);
+    fwd_join(w, i, SITE_ATTN_JOIN, SITE_N_KINDS);
+    fwd_norm(w, i, SITE_FFN_NORM, w->h, w->x);
+    fwd_linears(w, i, w->x, gate_up, 2);
+    fwd_glu(w, w->c->act);
+    fwd_linears(w, i, w->ff1, &down, 1);
+    fwd_join(w, i, SITE_FFN_JOIN, SITE_N_KINDS);
 }
 
-static void swiglu(struct fwd *f, unsigned w)
+static void forward(struct fwd_walk *w)
 {
-    const size_t n = f->c->d_ff;
-    uint32_t r0, r1;
-
-    fwd__rows_of(f, f->worker[w].rows->n_rows, w, &r0, &r1);
-    f->k->swiglu((r1 - r0) * n, f->ff1 + r0 * n, f->ff2 + r0 * n, f->ff1 + r0 * n);
-}
-
-static void layer(struct fwd *f, unsigned w, unsigned i)
-{
-    const struct fwd_worker *me = &f->worker[w];
-    const struct fwd_linear qkv[] = {{SITE_Q, f->q, KERN_ACT_NONE},
-                                     {SITE_K, f->k_rows, KERN_ACT_NONE},
-                                     {SITE_V, f->v_rows, KERN_ACT_NONE}};
-    const struct fwd_linear o = {SITE_O, f->x, KERN_ACT_NONE};
-    const struct fwd_linear gate_up[] = {{SITE_GATE, f->ff1, KERN_ACT_NONE},
-                                         {SITE_UP, f->ff2, KERN_ACT_NONE}};
-    const struct fwd_linear down = {SITE_DOWN, f->x, KERN_ACT_NONE};
-
-    fwd_norm(f, w, i, SITE_ATTN_NORM, f->h, f->x);
-    if (fwd_is_narrowing(f, i)) {
-        fwd_linears(f, w, &f->all, i, f->x, qkv + 1, 2);
-        fwd_rope_store(f, w, i);
-        fwd_narrow(f, w);
-        fwd_norm(f, w, i, SITE_ATTN_NORM, f->h, f->x);
-        fwd_linears(f, w, me->rows, i, f->x, qkv, 1);
-    } else {
-        fwd_linears(f, w, &f->all, i, f->x, qkv, 3);
-        fwd_rope_store(f, w, i);
-    }
-    fwd_rope(f, w);
-    fwd_attn(f, w, i);
-    fwd_linears(f, w, me->rows, i, f->ctx, &o, 1);
-    fwd_join(f, w, i, SITE_ATTN_JOIN, SITE_N_KINDS, f->x, f->h, f->h);
-    fwd_norm(f, w, i, SITE_FFN_NORM, f->h, f->x);
-    fwd_linears(f, w, me->rows, i, f->x, gate_up, 2);
-    swiglu(f, w);
-    fwd_linears(f, w, me->rows, i, f->ff1, &down, 1);
-    fwd_join(f, w, i, SITE_FFN_JOIN, SITE_N_KINDS, f->x, f->h, f->h);
-}
-
-static void forward(struct fwd *f, unsigned w)
-{
-    embed(f, w);
-    for (unsigned i = 0; i < f->c->n_layers; i++)
-        layer(f, w, i);
-    fwd_norm(f, w, 0, SITE_FINAL_NORM, f->h, f->h);
+    fwd_begin(w, 0);
+    fwd_embed(w, 1.0f);
+    for (unsigned i = 0; i < w->c->n_layers; i++)
+        layer(w, i);
+    fwd_norm(w, 0, SITE_FINAL_NORM, w->h, w->h);
 }
 
 const struct model_arch family__llama = {

@@ -1,24 +1,32 @@
-/* core/fwd/fwd.c - the memory of a forward pass, and running it. What it computes:
- * the families (bert.c, llama.c), sites.c, attn.c, head.c. */
-#include "core/fwd/fwd.h"
-
+/* core/fwd/fwd.c - the memory of a forward pass, and running it. What it computes: the
+ * families (core/families), sites.c, attn.c, head.c. */
 #include <string.h>
 
 #include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/fwd/fwd_internal.h"
 
-void fwd__rows_of(const struct fwd *f, uint32_t n_rows, unsigned w, uint32_t *r0, uint32_t *r1)
+void fwd__mine(const struct fwd_walk *w, uint32_t *r0, uint32_t *r1)
 {
-    *r0 = (uint32_t)((uint64_t)n_rows * w / f->n_workers);
-    *r1 = (uint32_t)((uint64_t)n_rows * (w + 1) / f->n_workers);
+    const uint64_t n_rows = w->rows->n_rows;
+
+    *r0 = (uint32_t)(n_rows * w->worker / w->f->n_workers);
+    *r1 = (uint32_t)(n_rows * (w->worker + 1) / w->f->n_workers);
 }
 
 size_t fwd_kv_block_bytes(const struct model *m)
 {
     const struct model_config *c = model_config(m);
 
-    return (size_t)c->n_layers * 2 * FWD_KV_BLOCK * c->n_kv_heads * c->d_head * sizeof(float);
+    return (size_t)model_last_stack(c)->n_layers * 2 * FWD_KV_BLOCK * c->n_kv_heads * c->d_head *
+           sizeof(float);
+}
+
+void fwd_kv_copy(struct fwd *f, uint32_t to, uint32_t from)
+{
+    const size_t n = fwd_kv_block_bytes(f->m) / sizeof(float);
+
+    memcpy(f->kv + to * n, f->kv + from * n, n * sizeof(float));
 }
 
 /* ---- memory ---------------------------------------------------------------------- */
@@ -62,7 +70,7 @@ static int alloc_rows(struct fwd *f, struct core_err *err)
     return rc;
 }
 
-static bool alloc_view(const struct fwd *f, struct fwd_view *v)
+static bool alloc_view(const struct fwd *f, struct fwd_rows *v)
 {
     const size_t n_seqs = f->opt.max_seqs, n_chunks = f->opt.max_rows / FWD_QUERY_CHUNK + 1;
 
@@ -72,7 +80,7 @@ static bool alloc_view(const struct fwd *f, struct fwd_view *v)
     return v->segment && v->part && v->item;
 }
 
-static void free_view(struct fwd_view *v)
+static void free_view(struct fwd_rows *v)
 {
     core_free(v->segment);
     core_free(v->part);
@@ -88,9 +96,13 @@ static int alloc_plans(struct fwd *f, struct core_err *err)
     f->batch.seq = core_calloc(n_seqs, sizeof(*f->batch.seq));
     f->head_row = core_calloc(n_rows, sizeof(*f->head_row));
     f->head_item = core_calloc(n_rows, sizeof(*f->head_item));
+    f->position = core_calloc(n_rows, sizeof(*f->position));
     if (!f->batch.token || !f->batch.type || !f->batch.seq || !f->head_row || !f->head_item ||
-        !alloc_view(f, &f->all) || !alloc_view(f, &f->due))
+        !f->position || !alloc_view(f, &f->due))
         return core_err_nomem(err, "plans of a step");
+    for (unsigned i = 0; i < f->c->n_stacks; i++)
+        if (!alloc_view(f, &f->all[i]))
+            return core_err_nomem(err, "plans of a step");
     for (int i = 0; i < FWD_N_HEAD_CLASSES; i++) {
         f->head[i].segment = core_calloc(n_seqs, sizeof(*f->head[i].segment));
         if (!f->head[i].segment)
@@ -108,7 +120,7 @@ static size_t logits_bytes(const struct fwd *f)
 
 static int alloc_big(struct fwd *f, struct core_err *err)
 {
-    if (!f->c->is_decoder)
+    if (!model_last_stack(f->c)->is_causal)
         return 0;
     f->logits = core_alloc_pages(logits_bytes(f));
     f->kv_floats = f->opt.n_kv_blocks * (fwd_kv_block_bytes(f->m) / sizeof(float));
@@ -170,65 +182,45 @@ static int grow_head(struct fwd *f, size_t width, struct core_err *err)
     return rc;
 }
 
-static int grow_ops(struct fwd *f, uint32_t n_ops, struct core_err *err)
+static int grow_products(struct fwd *f, uint32_t n, struct core_err *err)
 {
     for (unsigned w = 0; w < f->n_workers; w++) {
-        struct fwd_lowrank *l =
-            core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs * n_ops, sizeof(*l));
+        struct fwd_product *p =
+            core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs * n, sizeof(*p));
 
-        if (!l)
+        if (!p)
             return core_err_nomem(err, "plans of a step");
-        core_free(f->worker[w].lowrank);
-        f->worker[w].lowrank = l;
+        core_free(f->worker[w].product);
+        f->worker[w].product = p;
     }
-    f->ops_max = n_ops;
+    f->n_lowrank_max = n;
     return 0;
 }
 
-/* What a delta needs: ranks of one layer together (an upper bound of what a group of
- * linears keeps), operations of one site, prefix, head. */
-static void needs_of(const struct fwd *f, const struct delta *d, size_t *rank, uint32_t *ops,
-                     size_t *head)
+/* The widest input or output of a head's steps but the last's output. */
+static size_t head_width(const struct fwd *f, const struct delta_head *h)
 {
-    size_t sum = 0;
-    unsigned layer = 0;
+    size_t width = f->c->d_model;
 
-    *rank = 0;
-    *ops = 1;
-    *head = f->c->d_model;
-    for (uint32_t i = 0; i < d->n_ops; i++) {
-        uint32_t n;
-
-        if (site_layer_of(d->op[i].site) != layer) {
-            layer = site_layer_of(d->op[i].site);
-            sum = 0;
-        }
-        if (d->op[i].kind == DELTA_LOWRANK)
-            sum += d->op[i].lowrank.up.n_rows;
-        *rank = sum > *rank ? sum : *rank;
-        delta_ops(d, d->op[i].site, &n);
-        *ops = n > *ops ? n : *ops;
-    }
-    for (unsigned i = 0; i + 1 < d->head.n_steps; i++)
-        if (d->head.step[i].w.n_rows > *head)
-            *head = d->head.step[i].w.n_rows;
+    for (unsigned i = 0; i + 1 < h->n_steps; i++)
+        if (h->step[i].w.n_rows > width)
+            width = h->step[i].w.n_rows;
+    return width;
 }
 
 int fwd_reserve(struct fwd *f, const struct delta *d, struct core_err *err)
 {
-    size_t rank, head;
-    uint32_t ops;
+    const size_t width = head_width(f, &d->head);
     int rc = 0;
 
-    needs_of(f, d, &rank, &ops, &head);
-    if (rank > f->rank_max)
-        rc = grow_rank(f, rank, err);
-    if (rc == 0 && ops > f->ops_max)
-        rc = grow_ops(f, ops, err);
+    if (d->rank_max > f->rank_max)
+        rc = grow_rank(f, d->rank_max, err);
+    if (rc == 0 && d->n_lowrank_max > f->n_lowrank_max)
+        rc = grow_products(f, d->n_lowrank_max, err);
     if (rc == 0 && d->n_prefix_max > f->prefix_max)
         rc = grow_prefix(f, d->n_prefix_max, err);
-    if (rc == 0 && head > f->head_width_max)
-        rc = grow_head(f, head, err);
+    if (rc == 0 && width > f->head_width_max)
+        rc = grow_head(f, width, err);
     return rc;
 }
 
@@ -243,11 +235,13 @@ static int alloc_workers(struct fwd *f, struct core_err *err)
         f->worker[w].gemm = core_alloc_aligned(gemm_scratch_bytes());
         f->worker[w].first =
             core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs + 1, sizeof(uint32_t));
-        if (!f->worker[w].gemm || !f->worker[w].first)
+        f->worker[w].run =
+            core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs, sizeof(struct fwd_run));
+        if (!f->worker[w].gemm || !f->worker[w].first || !f->worker[w].run)
             return core_err_nomem(err, "workers");
     }
     rc = rc ? rc : grow_rank(f, 64, err);
-    rc = rc ? rc : grow_ops(f, 2, err);
+    rc = rc ? rc : grow_products(f, 1, err);
     rc = rc ? rc : grow_prefix(f, 0, err);
     return rc ? rc : grow_head(f, f->c->d_model, err);
 }
@@ -298,8 +292,10 @@ void fwd_free(struct fwd **fp)
     core_free(f->batch.token);
     core_free(f->batch.type);
     core_free(f->batch.seq);
-    free_view(&f->all);
+    for (unsigned i = 0; i < MODEL_STACKS_MAX; i++)
+        free_view(&f->all[i]);
     free_view(&f->due);
+    core_free(f->position);
     core_free(f->head_row);
     core_free(f->head_item);
     for (int i = 0; i < FWD_N_HEAD_CLASSES; i++)
@@ -311,8 +307,9 @@ void fwd_free(struct fwd **fp)
         core_free(f->worker[w].score);
         core_free(f->worker[w].join);
         core_free(f->worker[w].head);
-        core_free(f->worker[w].lowrank);
+        core_free(f->worker[w].product);
         core_free(f->worker[w].first);
+        core_free(f->worker[w].run);
     }
     core_free(f->worker);
     core_free(f);
@@ -326,65 +323,36 @@ struct fwd_batch *fwd_batch(struct fwd *f)
     return &f->batch;
 }
 
-/* Cuts rows into segments: adjacent sequences of one delta. */
-static void plan_view(const struct fwd *f, struct fwd_view *v)
+bool fwd_begin(struct fwd_walk *w, unsigned stack)
 {
-    v->n_rows = v->n_segments = 0;
-    for (uint32_t s = 0; s < f->batch.n_seqs; s++) {
-        const struct fwd_seq *q = &f->batch.seq[s];
-        struct fwd_segment *last = v->n_segments ? &v->segment[v->n_segments - 1] : NULL;
-        struct fwd_part *p = &v->part[s];
-
-        *p = (struct fwd_part){.row0 = v->n_rows, .n = q->n_rows};
-        if (v == &f->due)
-            fwd__due(q, &p->first, &p->n);
-        if (p->n && last && last->delta == q->delta)
-            last->n_rows += p->n;
-        else if (p->n)
-            v->segment[v->n_segments++] =
-                (struct fwd_segment){.delta = q->delta, .row0 = p->row0, .n_rows = p->n};
-        v->n_rows += p->n;
-    }
-    fwd__attn_plan(f, v);
-}
-
-bool fwd_is_narrowing(const struct fwd *f, unsigned layer)
-{
-    return layer + 1 == f->c->n_layers && f->due.n_rows < f->all.n_rows;
-}
-
-void fwd_narrow(struct fwd *f, unsigned w)
-{
-    const size_t d = f->c->d_model;
-    uint32_t r0, r1;
-
-    fwd__rows_of(f, f->due.n_rows, w, &r0, &r1);
-    for (uint32_t s = 0; s < f->batch.n_seqs; s++) {
-        const struct fwd_part *p = &f->due.part[s];
-        const float *h = f->h + (f->batch.seq[s].row0 + p->first) * d;
-
-        for (uint32_t i = 0; i < p->n; i++)
-            if (p->row0 + i >= r0 && p->row0 + i < r1)
-                memcpy(f->x + (p->row0 + i) * d, h + i * d, d * sizeof(float));
-    }
-    pool_barrier(f->pool);
-    memcpy(f->h + r0 * d, f->x + r0 * d, (r1 - r0) * d * sizeof(float));
-    f->worker[w].rows = &f->due;
+    w->stack = stack;
+    w->rows = &w->f->all[stack];
+    return w->rows->n_rows > 0;
 }
 
 static void run_worker(void *arg, unsigned worker)
 {
     struct fwd *f = arg;
+    struct fwd_walk w = {
+        .f = f,
+        .c = f->c,
+        .worker = worker,
+        .h = f->h,
+        .x = f->x,
+        .q = f->q,
+        .k = f->k_rows,
+        .v = f->v_rows,
+        .ctx = f->ctx,
+        .ff1 = f->ff1,
+        .ff2 = f->ff2,
+    };
 
-    f->worker[worker].rows = &f->all;
-    f->m->arch->forward(f, worker);
-    fwd__heads(f, worker);
+    f->m->arch->forward(&w);
+    fwd__heads(&w);
 }
 
 void fwd_run(struct fwd *f)
 {
-    plan_view(f, &f->all);
-    plan_view(f, &f->due);
-    fwd__head_plan(f);
+    fwd__plan(f);
     pool_run(f->pool, run_worker, f);
 }

@@ -1,23 +1,24 @@
-/* core/fwd/fwd.h - one forward pass over flat rows of many tasks.
+/* core/fwd/fwd.h - what a family calls: one forward pass over flat rows of many tasks.
+ * It knows sites and rows; which task does what there is sites.c's.
  *
- * A batch is a flat matrix of token rows, sorted by task. Rows of one sequence are
- * adjacent, sequences of one task are adjacent (a segment). There is no padding.
+ * All workers of the pool run the family's forward() together (SPMD), each with a walk
+ * of its own: each function below does its share. Two kinds of sharing:
  *
- *   rows   | s0 s0 s0 | s1 | s2 s2 | s3 s3 s3 s3 | s4 |
- *   seqs   |    0     |  1 |   2   |      3      |  4 |
- *   segs   |   task A      | task B|     task C       |
- *
- * All workers of the pool run the family's forward() together (SPMD): each function
- * below does its share. Two kinds of sharing:
- *
- *   row-wise   (embed, norm, join, activations): worker w owns a fixed range of rows,
- *              so row-wise functions follow each other without a barrier
+ *   row-wise   (embed, norm, join, glu): worker w owns a fixed range of rows, so
+ *              row-wise functions follow each other without a barrier
  *   shared     (linears, attention): work is claimed in tiles; begins and ends with a
  *              barrier
  *
- * All memory is sized before the step: fwd_new() and fwd_reserve().
+ * A step may hold rows of two stacks, sources and targets of an encoder-decoder. They
+ * are walked one after the other and use the same memory:
  *
- * Threads: one fwd belongs to the engine thread; workers run inside fwd_run().
+ *   if (fwd_begin(w, 0)) { embed, layers, fwd_keep_source() }
+ *   if (fwd_begin(w, 1)) { embed, layers }
+ *
+ * The last layer computes keys and values of all rows, and what comes after them only
+ * for the rows whose final values a head reads: fwd_attention() makes w->rows fewer.
+ *
+ * Threads: called by workers inside a step only. Nothing is allocated.
  */
 #ifndef CORE_FWD_FWD_H
 #define CORE_FWD_FWD_H
@@ -26,63 +27,70 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/delta/delta.h"
 #include "core/model/model.h"
-#include "core/pool/pool.h"
 
-struct core_err;
 struct fwd;
+struct fwd_rows;
 
-enum { FWD_KV_BLOCK = 32 }; /* tokens of one KV block */
-
-struct fwd_options {
-    unsigned max_rows;    /* rows of a step */
-    unsigned max_seqs;    /* sequences of a step */
-    unsigned context_max; /* keys of one sequence, prefix not counted */
-    size_t n_kv_blocks;   /* decoder: blocks of KV memory; else 0 */
+/* One worker on its way through a step. Activations are [rows, width] f32, packed rows;
+ * the row-wise functions touch the worker's own rows of them only. */
+struct fwd_walk {
+    struct fwd *f;
+    const struct model_config *c;
+    unsigned worker;
+    unsigned stack;              /* whose rows they are */
+    const struct fwd_rows *rows; /* current rows: all of the stack, then those due */
+    float *h, *x;                /* [rows, d_model]: residual stream; scratch */
+    float *q, *k, *v, *ctx;      /* attention: [rows, heads * d_head], k and v kv heads */
+    float *ff1, *ff2;            /* [rows, d_ff] */
 };
 
-/* One sequence's rows in this step. */
-struct fwd_seq {
-    const struct delta *delta; /* never NULL: the base task has a delta too */
-    uint32_t row0, n_rows;     /* its rows in the batch */
-    uint32_t pos0;             /* tokens of the sequence before row0 (in KV blocks) */
-    const uint32_t *kv_block;  /* decoder: block numbers of the whole sequence */
-    bool is_last;              /* row0 + n_rows - 1 is the last row of the prompt, or a
-                                * decode row: pooled or LM outputs are due */
-    /* Where the head writes. Pooled kinds: [n_labels or d_model]; tagging: the row of
-     * the sequence's token 0, [n_tokens, n_labels]; generation: NULL. */
-    float *out;
-    float *mean; /* MEAN pooling over chunks: [d_model], the sum so far; set at pos0 0 */
-    void *owner; /* handed to on_logits */
+/* Enters a stack: its rows become the current ones. False if the step has none. */
+bool fwd_begin(struct fwd_walk *w, unsigned stack);
+
+/* h = scale * token + type + position rows of the tables that the stack has; rotary
+ * angles of its positions. Row-wise. */
+void fwd_embed(struct fwd_walk *w, float scale);
+
+/* One linear of a group that reads the same input. */
+struct fwd_linear {
+    enum site_kind kind;
+    float *y; /* [rows, n_out], packed rows */
+    enum kern_act act;
 };
 
-struct fwd_batch {
-    uint32_t n_rows, n_seqs;
-    int32_t *token;      /* [max_rows] */
-    int32_t *type;       /* [max_rows] */
-    struct fwd_seq *seq; /* [max_seqs], sorted by task (equal delta adjacent) */
-    /* Called on a worker for each sequence whose LM logits are due, in any order and
-     * in parallel for different sequences. logits [n_vocab] may be overwritten. */
-    void (*on_logits)(void *arg, void *owner, float *logits, unsigned worker);
-    void *on_logits_arg;
+/* y_i = act_i(site_i(x)) for a group of 1 to 3 linears with the same input, with every
+ * task's operations. x [rows, n_in] packed rows. Shared. */
+void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struct fwd_linear *lin,
+                 unsigned n);
+
+/* y = norm(x) with each task's gamma and beta; y may be x. Row-wise. */
+void fwd_norm(struct fwd_walk *w, unsigned layer, enum site_kind kind, const float *x, float *y);
+
+/* h = join(x, h): residual h, sub-layer output x. In a post-norm stack the join ends with
+ * `norm`; elsewhere pass SITE_N_KINDS. Row-wise. */
+void fwd_join(struct fwd_walk *w, unsigned layer, enum site_kind join, enum site_kind norm);
+
+/* ff1 = act(ff1) * ff2. Row-wise. */
+void fwd_glu(struct fwd_walk *w, enum kern_act act);
+
+/* One attention of a layer. Zero fields: every key that causality leaves, scaled by
+ * 1 / sqrt(d_head). */
+struct fwd_attn {
+    bool is_cross;       /* over the source's keys (CROSS_* sites), else over its own */
+    enum site_kind norm; /* before it, x = norm(h); 0: none, it reads h */
+    bool has_rope;       /* rotates q and k */
+    uint32_t window;     /* of own keys: q - k < window, if bidirectional both ways; 0 = all */
+    float scale;         /* of q k^T; 0 = 1 / sqrt(d_head) */
 };
 
-int fwd_new(struct fwd **out, const struct model *m, struct pool *pool,
-            const struct fwd_options *opt, struct core_err *err);
-void fwd_free(struct fwd **f);
+/* x = o(softmax(scale q k^T) v): norm, projections, rotation, KV blocks, attention, output
+ * projection, with every task's operations and prefixes. In the last layer w->rows, and h
+ * with them, become those due. Shared. */
+void fwd_attention(struct fwd_walk *w, unsigned layer, const struct fwd_attn *a);
 
-/* The batch to fill; its arrays belong to f. */
-struct fwd_batch *fwd_batch(struct fwd *f);
-
-/* Makes room for a task that may be in a coming step: rank scratch, prefix keys, head
- * widths. Allocates only when it must grow, never inside a step. CORE_E_NOMEM leaves
- * f as it was. */
-int fwd_reserve(struct fwd *f, const struct delta *d, struct core_err *err);
-
-/* Runs the batch: all layers, heads, on_logits. */
-void fwd_run(struct fwd *f);
-
-size_t fwd_kv_block_bytes(const struct model *m); /* of all layers */
+/* After the layers of a source: the keys and values that the other stack's cross
+ * attentions read, from h, into each source's blocks. Shared. */
+void fwd_keep_source(struct fwd_walk *w);
 
 #endif

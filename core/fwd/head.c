@@ -14,31 +14,12 @@ static enum fwd_head_class class_of(const struct delta_head *h)
     return h->pool == DELTA_POOL_POOLER ? FWD_HEAD_POOLER : FWD_HEAD_PLAIN;
 }
 
-void fwd__due(const struct fwd_seq *s, uint32_t *first, uint32_t *n)
-{
-    *first = 0;
-    *n = s->n_rows;
-    switch (s->delta->head.pool) {
-    case DELTA_POOL_TOKENS:
-    case DELTA_POOL_MEAN:
-        break;
-    case DELTA_POOL_CLS:
-    case DELTA_POOL_POOLER:
-        *n = s->pos0 == 0;
-        break;
-    case DELTA_POOL_LAST:
-        *first = s->n_rows - 1;
-        *n = s->is_last;
-        break;
-    }
-}
-
 /* Outputs of this sequence's head in this step. */
 static uint32_t n_outputs(const struct fwd *f, uint32_t s)
 {
     const struct fwd_seq *q = &f->batch.seq[s];
 
-    return q->delta->head.pool == DELTA_POOL_MEAN ? q->is_last : f->due.part[s].n;
+    return q->delta->head.pool == DELTA_POOL_MEAN ? q->is_last : f->due.part[s - f->due.seq0].n;
 }
 
 static void add_items(struct fwd *f, enum fwd_head_class cls, uint32_t row0, uint32_t n)
@@ -52,11 +33,11 @@ static void add_items(struct fwd *f, enum fwd_head_class cls, uint32_t row0, uin
 
 static void plan_class(struct fwd *f, enum fwd_head_class cls)
 {
-    struct fwd_view *v = &f->head[cls];
+    struct fwd_rows *v = &f->head[cls];
     const uint32_t first = f->head_first[cls];
 
     v->n_rows = v->n_segments = 0;
-    for (uint32_t s = 0; s < f->batch.n_seqs; s++) {
+    for (uint32_t s = f->due.seq0; s < f->batch.n_seqs; s++) {
         const struct fwd_seq *q = &f->batch.seq[s];
         const uint32_t n = class_of(&q->delta->head) == cls ? n_outputs(f, s) : 0;
         struct fwd_segment *last = v->n_segments ? &v->segment[v->n_segments - 1] : NULL;
@@ -89,15 +70,18 @@ void fwd__head_plan(struct fwd *f)
 
 /* Adds a chunk's rows to the sequence's sum, which begins with the first chunk: a sequence
  * that was put back begins again. The mean is due with the last chunk. */
-static void add_to_mean(const struct fwd *f, size_t s)
+static void add_to_mean(const struct fwd *f, size_t part)
 {
-    const struct fwd_part *p = &f->due.part[s];
+    const struct fwd_part *p = &f->due.part[part];
+    const struct fwd_seq *s = &f->batch.seq[f->due.seq0 + part];
     const size_t d = f->c->d_model;
 
-    if (f->batch.seq[s].pos0 == 0)
-        memset(f->batch.seq[s].mean, 0, d * sizeof(float));
+    if (s->delta->head.pool != DELTA_POOL_MEAN)
+        return;
+    if (s->pos0 == 0)
+        memset(s->mean, 0, d * sizeof(float));
     for (uint32_t i = 0; i < p->n; i++)
-        f->k->add(d, f->h + (p->row0 + i) * d, f->batch.seq[s].mean);
+        f->k->add(d, f->h + (p->row0 + i) * d, s->mean);
 }
 
 static void pool_row(const struct fwd *f, uint32_t row)
@@ -111,7 +95,8 @@ static void pool_row(const struct fwd *f, uint32_t row)
         memcpy(to, s->mean, d * sizeof(float));
         f->k->scale(d, 1.0f / (float)(s->pos0 + s->n_rows), to);
     } else {
-        memcpy(to, f->h + (f->due.part[hr->seq].row0 + hr->token) * d, d * sizeof(float));
+        memcpy(to, f->h + (f->due.part[hr->seq - f->due.seq0].row0 + hr->token) * d,
+               d * sizeof(float));
     }
 }
 
@@ -209,26 +194,34 @@ static void run_head_item(struct fwd *f, const struct fwd_head_item *it, unsigne
         run_plain(f, it, f->pooled + it->row0 * d, w);
 }
 
-void fwd__heads(struct fwd *f, unsigned w)
+/* A site of the base over the rows of one class: the LM head or the pooler. */
+static void run_site(struct fwd_walk *w, enum fwd_head_class cls, const struct fwd_linear *lin)
 {
+    struct fwd *f = w->f;
+
+    w->rows = &f->head[cls];
+    if (w->rows->n_rows)
+        fwd_linears(w, model_last_stack(f->c)->first_layer,
+                    f->pooled + f->head_first[cls] * f->c->d_model, lin, 1);
+}
+
+void fwd__heads(struct fwd_walk *w)
+{
+    struct fwd *f = w->f;
     const struct fwd_linear lm = {SITE_LM_HEAD, f->logits, KERN_ACT_NONE};
     const struct fwd_linear pooler = {SITE_POOLER, f->pooler, KERN_ACT_TANH};
     const uint32_t n_rows = f->head_first[FWD_N_HEAD_CLASSES];
     size_t i;
 
     pool_barrier(f->pool);
-    while ((i = pool_claim(f->pool, f->batch.n_seqs)) < f->batch.n_seqs)
-        if (f->batch.seq[i].delta->head.pool == DELTA_POOL_MEAN)
-            add_to_mean(f, i);
+    while ((i = pool_claim(f->pool, f->due.n_parts)) < f->due.n_parts)
+        add_to_mean(f, i);
     pool_barrier(f->pool);
     while ((i = pool_claim(f->pool, n_rows)) < n_rows)
         pool_row(f, (uint32_t)i);
-    if (f->head[FWD_HEAD_LM].n_rows)
-        fwd_linears(f, w, &f->head[FWD_HEAD_LM], 0, f->pooled, &lm, 1);
-    if (f->head[FWD_HEAD_POOLER].n_rows)
-        fwd_linears(f, w, &f->head[FWD_HEAD_POOLER], 0,
-                    f->pooled + f->head_first[FWD_HEAD_POOLER] * f->c->d_model, &pooler, 1);
+    run_site(w, FWD_HEAD_LM, &lm);
+    run_site(w, FWD_HEAD_POOLER, &pooler);
     pool_barrier(f->pool);
     while ((i = pool_claim(f->pool, f->n_head_items)) < f->n_head_items)
-        run_head_item(f, &f->head_item[i], w);
+        run_head_item(f, &f->head_item[i], w->worker);
 }

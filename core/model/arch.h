@@ -13,7 +13,7 @@
 #include "core/model/model.h"
 #include "core/weights/weights.h"
 
-struct fwd;
+struct fwd_walk;
 
 /* Widths that a site's row in the table may name. */
 enum arch_dim {
@@ -51,9 +51,9 @@ struct model_arch {
     bool reads_gguf; /* files of this architecture; its sites then have GGUF names */
     /* Fills *c; the common keys are read already. */
     int (*config_json)(struct model_config *c, const json_t *json, struct core_err *err);
-    /* Runs all layers for worker w of f's pool; ends with final hidden rows in
-     * f->h (after the final norm). */
-    void (*forward)(struct fwd *f, unsigned w);
+    /* Runs all layers (core/fwd/fwd.h); ends with the final hidden rows of the last stack
+     * in w->h, after the final norm. */
+    void (*forward)(struct fwd_walk *w);
 };
 
 /* All families, NULL at the end. The table stands with them, in core/families/families.c:
@@ -102,6 +102,8 @@ const struct model_arch *model__arch_find(const char *name);
 /* load.c: m->config, m->weights, m->kern are set; fills sites, tables, inv_freq, hash. */
 int model__load(struct model *m, struct core_err *err);
 
+/* All layers are one stack. */
+void model__one_stack(struct model_config *c, bool is_causal, bool is_post_norm);
 /* json.c-like helpers of config.c used by the families: a key's number, with range
  * check; `dflt` when absent or null. */
 int model__json_unsigned(const json_t *json, const char *key, unsigned dflt, unsigned max,

@@ -19,6 +19,13 @@ const struct model_arch *model__arch_find(const char *name)
     return NULL;
 }
 
+void model__one_stack(struct model_config *c, bool is_causal, bool is_post_norm)
+{
+    c->n_stacks = 1;
+    c->stack[0] = (struct model_stack){
+        .n_layers = c->n_layers, .is_causal = is_causal, .is_post_norm = is_post_norm};
+}
+
 int model__json_unsigned(const json_t *json, const char *key, unsigned dflt, unsigned max,
                          unsigned *out, struct core_err *err)
 {
@@ -251,12 +258,12 @@ static const struct model_arch *family_of(const json_t *j)
 
     if (type || !class_name)
         return type ? model__arch_find(type) : NULL;
-    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
-        const size_t n = strlen(families[i]->name);
+    for (size_t i = 0; model_families[i]; i++) {
+        const size_t n = strlen(model_families[i]->name);
 
-        if (strncasecmp(class_name, families[i]->name, n) == 0 &&
+        if (strncasecmp(class_name, model_families[i]->name, n) == 0 &&
             (strncmp(class_name + n, "For", 3) == 0 || strcmp(class_name + n, "Model") == 0))
-            return families[i];
+            return model_families[i];
     }
     return NULL;
 }
@@ -377,7 +384,8 @@ int model__config_gguf(struct model_config *c, const struct model_arch **arch, c
     rc = gguf_sizes(c, g, name, err);
     if (rc < 0)
         return rc;
-    c->is_decoder = true;
+    model__one_stack(c, true, false);
+    c->norm = MODEL_NORM_RMS;
     c->act = KERN_ACT_SILU;
     c->is_tied = tensor_list_find(gguf_tensors(g), "output.weight") == NULL;
     c->pooling = MODEL_POOL_MEAN;

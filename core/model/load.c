@@ -212,7 +212,7 @@ static void settle_tie(struct model *m)
     const struct tensor *embed, *head;
     char name[NAME_MAX_LEN];
 
-    if (!m->config.is_tied || !m->config.is_decoder)
+    if (!m->config.is_tied || !model_last_stack(&m->config)->is_causal)
         return;
     embed = find(m, row_of(m->arch, SITE_EMBED_TOKENS), 0, ".weight", name);
     head = find(m, row_of(m->arch, SITE_LM_HEAD), 0, ".weight", name);
@@ -227,11 +227,11 @@ static const struct tensor *weight_of(const struct model *m, const struct arch_s
     const struct tensor *t = NULL;
     char other[NAME_MAX_LEN];
 
-    if (m->config.is_tied && m->config.is_decoder && is_head)
+    if (m->config.is_tied && model_last_stack(&m->config)->is_causal && is_head)
         t = find(m, row_of(m->arch, SITE_EMBED_TOKENS), 0, ".weight", other);
     if (!t)
         t = find(m, s, layer, ".weight", name);
-    if (!t && m->config.is_tied && m->config.is_decoder && is_embed)
+    if (!t && m->config.is_tied && model_last_stack(&m->config)->is_causal && is_embed)
         t = find(m, row_of(m->arch, SITE_LM_HEAD), 0, ".weight", other);
     return t;
 }
@@ -376,6 +376,7 @@ int model__load(struct model *m, struct core_err *err)
         rc = load_rope(m, err);
     if (rc == 0)
         rc = hash_weights(m, err);
+    c->has_lm_head = m->site[site_make(model_last_stack(c)->first_layer, SITE_LM_HEAD)].w != NULL;
     c->has_pooler = m->site[site_make(0, SITE_POOLER)].w != NULL;
     return rc;
 }

@@ -103,22 +103,44 @@ enum site_class site_kind_class(enum site_kind kind);
 
 enum model_pooling { MODEL_POOL_CLS, MODEL_POOL_MEAN, MODEL_POOL_LAST };
 
+/* Layers that run one after the other over the same rows. An encoder-decoder has two
+ * stacks, the source's first; other models have one. */
+enum { MODEL_STACKS_MAX = 2 };
+struct model_stack {
+    unsigned first_layer, n_layers;
+    bool is_causal;    /* no row sees a later one; rows may come in chunks, with KV blocks */
+    bool is_post_norm; /* joins carry the norm */
+    bool has_cross;    /* a second attention, over the source */
+};
+
+enum model_norm {
+    MODEL_NORM_LAYER, /* torch.nn.LayerNorm */
+    MODEL_NORM_RMS,   /* LlamaRMSNorm */
+};
+
 /* Facts that others may read. Counts in elements. */
 struct model_config {
-    char arch[32];     /* "bert", "llama": model_type of config.json */
-    char name[96];     /* _name_or_path, general.name, or the folder's name */
-    bool is_decoder;   /* rows are causal and have KV blocks */
-    bool is_post_norm; /* joins carry the norm */
-    unsigned n_layers, d_model, n_heads, n_kv_heads, d_head, d_ff, n_vocab;
-    unsigned n_positions; /* learned positions, or the trained context length */
+    char arch[32]; /* "bert", "llama": model_type of config.json */
+    char name[96]; /* _name_or_path, general.name, or the folder's name */
+    struct model_stack stack[MODEL_STACKS_MAX];
+    unsigned n_stacks;
+    unsigned n_layers; /* of all stacks */
+    unsigned d_model, n_heads, n_kv_heads, d_head, d_ff, n_vocab;
+    unsigned n_positions; /* tokens that a sequence may have: rows of a position table that
+                           * are for tokens, or the trained context length */
+    struct {
+        unsigned first; /* the first token's row in the position table */
+        bool skips_pad; /* padding tokens have row first - 1 and do not count */
+    } position;
     unsigned n_token_types;
+    enum model_norm norm;
     float norm_eps;
     enum kern_act act; /* of the feed-forward */
     /* RoPE: theta, and Llama 3's scaling when rope_factor > 0 */
     float rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     unsigned rope_original_positions;
     bool is_tied; /* the output head is the token embedding */
-    bool has_pooler;
+    bool has_pooler, has_lm_head;
     int32_t eos[8]; /* ids that end a generation */
     unsigned n_eos;
     int32_t bos, pad; /* -1 = none */
@@ -127,6 +149,12 @@ struct model_config {
     bool is_normalized;
     unsigned max_input_tokens; /* sentence-transformers max_seq_length, else n_positions */
 };
+
+/* The stack whose final rows heads read. */
+static inline const struct model_stack *model_last_stack(const struct model_config *c)
+{
+    return &c->stack[c->n_stacks - 1];
+}
 
 struct model_options {
     unsigned levels; /* kernel levels to use, 0 = portable; see kern_cpu_levels() */

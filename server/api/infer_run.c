@@ -245,7 +245,7 @@ static size_t input_max(const struct infer_call *call, const struct task_input *
     const bool is_generation = call->delta->head.kind == DELTA_GENERATION;
     size_t room = engine_context_max(s->engine);
 
-    if (!c->is_decoder)
+    if (!model_last_stack(c)->is_causal)
         room = c->n_positions > call->delta->position_shift
                    ? c->n_positions - call->delta->position_shift
                    : 0;

@@ -38,7 +38,7 @@ static void write_model(struct json_writer *w, const struct model *m)
     jw_key(w, "hash");
     jw_cstr(w, model_hash(m));
     jw_key(w, "is_decoder");
-    jw_bool(w, c->is_decoder);
+    jw_bool(w, model_last_stack(c)->is_causal);
     jw_key(w, "has_tokenizer");
     jw_bool(w, model_tok(m) != NULL);
     jw_key(w, "has_chat_template");

@@ -77,10 +77,9 @@ static int read_adapter(struct folder *f, const char *path, uint64_t bytes_max,
 
 static void print_program(const struct delta *d)
 {
-    struct delta_line line[64];
-    const size_t n = delta_lines(d, line, 64);
+    const struct delta_line *line = d->line;
 
-    for (size_t i = 0; i < n && i < 64; i++)
+    for (uint32_t i = 0; i < d->n_lines; i++)
         printf("  %-12s %3u x  %s%s%s%s  %zu bytes\n", delta_op_text(line[i].kind), line[i].count,
                line[i].sites, line[i].detail[0] ? "  (" : "", line[i].detail,
                line[i].detail[0] ? ")" : "", line[i].n_bytes);

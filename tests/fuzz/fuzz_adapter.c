@@ -57,15 +57,13 @@ static size_t split(const uint8_t *p, size_t n, struct core_file *file)
 
 static void check(const struct delta *d)
 {
-    struct delta_line line[16];
-    const size_t n = delta_lines(d, line, 16);
+    const uint32_t n_slots = d->n_linear + d->n_norm + d->n_join + d->n_embed + d->n_prefix;
+    uint32_t n = 0;
 
-    if (n == 0 || d->site_first[d->n_sites] != d->n_ops || d->n_bytes < sizeof(*d) ||
-        d->head.n_labels == 0)
+    for (uint32_t i = 0; i < d->n_sites; i++)
+        n += d->slot[i] != 0;
+    if (d->n_lines == 0 || n != n_slots || d->n_bytes < sizeof(*d) || d->head.n_labels == 0)
         abort();
-    for (uint32_t i = 1; i < d->n_ops; i++)
-        if (d->op[i].site < d->op[i - 1].site)
-            abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -244,22 +244,36 @@ MAYBE_UNUSED static void refused(const struct adapter *a, int code, const char *
     ck_assert_msg(strstr(err.msg, text) != NULL, "got '%s', expected '%s' in it", err.msg, text);
 }
 
-/* The only operation of a kind at a site. */
-MAYBE_UNUSED static const struct delta_op *op_at(const struct delta *d, unsigned layer,
-                                                 enum site_kind site, enum delta_op_kind kind)
-{
-    const struct delta_op *found = NULL;
-    uint32_t n;
-    const struct delta_op *op = delta_ops(d, site_make(layer, site), &n);
+/* What the delta does at a site, by the site's class; the test fails if it is nothing. */
+#define SLOT_AT(type)                                                                             \
+    MAYBE_UNUSED static const struct delta_##type *type##_at(const struct delta *d,               \
+                                                             unsigned layer, enum site_kind kind) \
+    {                                                                                             \
+        const struct delta_##type *at = delta_##type(d, site_make(layer, kind));                  \
+                                                                                                  \
+        ck_assert_msg(at != NULL, "nothing at %s of layer %u", site_kind_text(kind), layer);      \
+        return at;                                                                                \
+    }
+SLOT_AT(linear)
+SLOT_AT(norm)
+SLOT_AT(join)
+SLOT_AT(embed)
+SLOT_AT(prefix)
 
-    for (uint32_t i = 0; i < n; i++)
-        if (op[i].kind == kind) {
-            ck_assert_ptr_null(found);
-            found = &op[i];
-        }
-    ck_assert_msg(found != NULL, "no %s at %s of layer %u", delta_op_text(kind),
-                  site_kind_text(site), layer);
-    return found;
+/* The only LOWRANK of a linear, an embedding or a join. */
+MAYBE_UNUSED static const struct delta_lowrank *lowrank_at(const struct delta *d, unsigned layer,
+                                                           enum site_kind kind)
+{
+    switch (site_kind_class(kind)) {
+    case SITE_CLASS_JOIN:
+        return &join_at(d, layer, kind)->a;
+    case SITE_CLASS_EMBED:
+        ck_assert_uint_eq(embed_at(d, layer, kind)->n_lowrank, 1);
+        return embed_at(d, layer, kind)->lowrank;
+    default:
+        ck_assert_uint_eq(linear_at(d, layer, kind)->n_lowrank, 1);
+        return linear_at(d, layer, kind)->lowrank;
+    }
 }
 
 MAYBE_UNUSED static void same_floats(const float *got, const float *want, size_t n)

@@ -67,14 +67,14 @@ static const struct {
 START_TEST(a_bottleneck_has_the_switches_of_its_configuration)
 {
     const struct delta_join *want = &switches[_i].join, *got;
-    const struct delta_op *op;
+    const struct delta_lowrank *op;
     struct adapter a = {0};
     struct delta *d;
 
     ck_assert(load_cell(&a, switches[_i].cell));
     d = compile(&a);
-    op = op_at(d, 1, SITE_FFN_JOIN, DELTA_LOWRANK);
-    got = op->lowrank.join;
+    got = join_at(d, 1, SITE_FFN_JOIN);
+    op = &got->a;
     ck_assert_int_eq(got->is_parallel, want->is_parallel);
     ck_assert_int_eq(got->original_ln_before, want->original_ln_before);
     ck_assert_int_eq(got->original_ln_after, want->original_ln_after);
@@ -83,10 +83,10 @@ START_TEST(a_bottleneck_has_the_switches_of_its_configuration)
     ck_assert_int_eq(got->ln_before_gamma != NULL, switches[_i].has_before);
     ck_assert_int_eq(got->ln_before_beta != NULL, switches[_i].has_before);
     ck_assert_int_eq(got->ln_after_gamma != NULL, switches[_i].has_after);
-    ck_assert_int_eq(op->lowrank.scale_vec != NULL, switches[_i].has_vec);
+    ck_assert_int_eq(op->scale_vec != NULL, switches[_i].has_vec);
     ck_assert(got->ln_eps == 1e-5f);
-    ck_assert_ptr_nonnull(op->lowrank.down_bias);
-    ck_assert_ptr_nonnull(op->lowrank.up_bias);
+    ck_assert_ptr_nonnull(op->down_bias);
+    ck_assert_ptr_nonnull(op->up_bias);
     delta_free(d);
     drop_adapter(&a);
 }
@@ -130,7 +130,7 @@ START_TEST(switches_of_the_sequence_mean_nothing_in_parallel)
               "\"adapter_residual_before_ln\": true");
     edit_text(&a, CONFIG, "\"residual_before_ln\": true", "\"residual_before_ln\": false");
     d = compile(&a);
-    j = op_at(d, 0, SITE_FFN_JOIN, DELTA_LOWRANK)->lowrank.join;
+    j = join_at(d, 0, SITE_FFN_JOIN);
     ck_assert(!j->original_ln_before && !j->adapter_residual_before_ln);
     ck_assert_int_eq(j->residual_before_ln, DELTA_RES_BEFORE);
     delta_free(d);
@@ -146,11 +146,11 @@ START_TEST(before_versions_gelu_was_the_tanh_form)
     ck_assert(load_cell(&a, "bert-ah-houlsby"));
     edit_text(&a, CONFIG, "\"swish\"", "\"gelu\"");
     d = compile(&a);
-    ck_assert_int_eq(op_at(d, 0, SITE_ATTN_JOIN, DELTA_LOWRANK)->lowrank.act, KERN_ACT_GELU);
+    ck_assert_int_eq(lowrank_at(d, 0, SITE_ATTN_JOIN)->act, KERN_ACT_GELU);
     delta_free(d);
     edit_text(&a, CONFIG, "\"version\"", "\"verzion\"");
     d = compile(&a);
-    ck_assert_int_eq(op_at(d, 0, SITE_ATTN_JOIN, DELTA_LOWRANK)->lowrank.act, KERN_ACT_GELU_NEW);
+    ck_assert_int_eq(lowrank_at(d, 0, SITE_ATTN_JOIN)->act, KERN_ACT_GELU_NEW);
     delta_free(d);
     drop_adapter(&a);
 }
@@ -165,14 +165,14 @@ START_TEST(elsewhere_gelu_was_always_gelu)
     ck_assert(load_cell(&a, "bert-ah-union-by-layer"));
     edit_text(&a, CONFIG, "\"version\"", "\"verzion\"");
     d = compile(&a);
-    ck_assert_int_eq(op_at(d, 2, SITE_FFN_JOIN, DELTA_LOWRANK)->lowrank.act, KERN_ACT_GELU);
+    ck_assert_int_eq(lowrank_at(d, 2, SITE_FFN_JOIN)->act, KERN_ACT_GELU);
     delta_free(d);
     drop_adapter(&a);
     ck_assert(load_cell(&a, "bert-ah-houlsby"));
     edit_text(&a, CONFIG, "\"swish\"", "\"GELU\"");
     edit_text(&a, CONFIG, "\"version\"", "\"verzion\"");
     d = compile(&a);
-    ck_assert_int_eq(op_at(d, 0, SITE_ATTN_JOIN, DELTA_LOWRANK)->lowrank.act, KERN_ACT_GELU);
+    ck_assert_int_eq(lowrank_at(d, 0, SITE_ATTN_JOIN)->act, KERN_ACT_GELU);
     delta_free(d);
     drop_adapter(&a);
     ck_assert(load_cell(&a, "bert-ah-head-three-layers"));
@@ -229,8 +229,8 @@ START_TEST(bottlenecks_of_a_union_share_the_places_out)
 
     ck_assert(load_cell(&a, "bert-ah-union-two-bottlenecks"));
     d = compile(&a);
-    ck_assert(op_at(d, 1, SITE_ATTN_JOIN, DELTA_LOWRANK)->lowrank.join->is_parallel);
-    ck_assert(!op_at(d, 1, SITE_FFN_JOIN, DELTA_LOWRANK)->lowrank.join->is_parallel);
+    ck_assert(join_at(d, 1, SITE_ATTN_JOIN)->is_parallel);
+    ck_assert(!join_at(d, 1, SITE_FFN_JOIN)->is_parallel);
     delta_free(d);
     /* The library refuses one place with two configurations too. */
     edit_text(&a, CONFIG, "\"output_adapter\": false", "\"output_adapter\": true");
@@ -314,7 +314,7 @@ START_TEST(an_interface_names_the_linears_of_lora)
 
     ck_assert(load_cell(&a, "llama-ah-interface-lora"));
     d = compile(&a);
-    op_at(d, 1, SITE_UP, DELTA_LOWRANK); /* "intermediate", which Llama's class has at DOWN */
+    lowrank_at(d, 1, SITE_UP); /* "intermediate", which Llama's class has at DOWN */
     delta_free(d);
     edit_text(&a, INTERFACE, "\"layer_ln_1\": null", "\"layer_ln_1\": \"input_layernorm\"");
     delta_free(compile(&a)); /* of no concern to LoRA */
@@ -359,7 +359,7 @@ START_TEST(a_union_of_prefix_and_parallel_bottleneck_is_mam)
                              {0}};
     struct made damaged[8];
     char config[2000];
-    const struct delta_op *op;
+    const struct delta_prefix *op;
     struct adapter a = {0};
     struct delta *d;
 
@@ -369,12 +369,13 @@ START_TEST(a_union_of_prefix_and_parallel_bottleneck_is_mam)
     put_tensors(&a, "adapter.safetensors", t);
     d = compile(&a);
     ck_assert_str_eq(d->method, "mam");
-    ck_assert_uint_eq(d->n_ops, 3);
+    ck_assert_uint_eq(d->n_join, 1);
+    ck_assert_uint_eq(d->n_prefix, 2);
     ck_assert_uint_eq(d->position_shift, 0);
-    ck_assert(op_at(d, 0, SITE_FFN_JOIN, DELTA_LOWRANK)->lowrank.scale == 4.0f);
-    op = op_at(d, 2, SITE_ATTN, DELTA_KV_PREFIX); /* the second layer that has one */
-    ck_assert(op->kv_prefix.k[40] == made_value(&t[4], 160 + 80));
-    ck_assert(op->kv_prefix.v[40] == made_value(&t[4], 160 + 120));
+    ck_assert(lowrank_at(d, 0, SITE_FFN_JOIN)->scale == 4.0f);
+    op = prefix_at(d, 2, SITE_ATTN); /* the second layer that has one */
+    ck_assert(op->k[40] == made_value(&t[4], 160 + 80));
+    ck_assert(op->v[40] == made_value(&t[4], 160 + 120));
     delta_free(d);
     memcpy(damaged, t, sizeof(damaged));
     damaged[6].base = 1;
@@ -461,7 +462,7 @@ START_TEST(names_of_old_files_are_read)
             snprintf(name[k], sizeof(name[k]), "%s%s", old[i], part[k]);
         put_tensors(&a, "adapter.safetensors", t);
         d = compile(&a);
-        op_at(d, 0, SITE_FFN_JOIN, DELTA_LOWRANK);
+        join_at(d, 0, SITE_FFN_JOIN);
         delta_free(d);
     }
     drop_adapter(&a);
@@ -477,10 +478,13 @@ static void same_program(const struct adapter *a, const char *cell)
     ck_assert(load_cell(&b, cell));
     want = compile(&b);
     ck_assert_str_eq(got->method, want->method);
-    ck_assert_uint_eq(got->n_ops, want->n_ops);
-    for (size_t i = 0; i < got->n_ops; i++) {
-        ck_assert_int_eq(got->op[i].kind, want->op[i].kind);
-        ck_assert_uint_eq(got->op[i].site, want->op[i].site);
+    ck_assert_uint_eq(got->n_sites, want->n_sites);
+    ck_assert_mem_eq(got->slot, want->slot, got->n_sites * sizeof(*got->slot));
+    ck_assert_uint_eq(got->n_lines, want->n_lines);
+    for (uint32_t i = 0; i < got->n_lines; i++) {
+        ck_assert_int_eq(got->line[i].kind, want->line[i].kind);
+        ck_assert_str_eq(got->line[i].sites, want->line[i].sites);
+        ck_assert_str_eq(got->line[i].detail, want->line[i].detail);
     }
     ck_assert_int_eq(got->head.kind, want->head.kind);
     ck_assert_int_eq(got->head.pool, want->head.pool);
@@ -580,7 +584,7 @@ START_TEST(names_without_the_models_own_prefix_or_with_a_wrappers_are_read)
                      prefix[i], part[k]);
         put_tensors(&a, "adapter.safetensors", t);
         d = compile(&a);
-        op_at(d, 0, SITE_FFN_JOIN, DELTA_LOWRANK);
+        join_at(d, 0, SITE_FFN_JOIN);
         delta_free(d);
     }
     drop_adapter(&a);
@@ -606,8 +610,8 @@ START_TEST(the_prefix_network_is_folded_into_keys_and_values)
         for (size_t i = 0; i < 2; i++)
             for (size_t c = 0; c < 80; c++) {
                 const size_t col = (size_t)l * 80 + c;
-                const struct delta_op *op = op_at(d, l, SITE_ATTN, DELTA_KV_PREFIX);
-                const float *got = c < 40 ? op->kv_prefix.k : op->kv_prefix.v;
+                const struct delta_prefix *op = prefix_at(d, l, SITE_ATTN);
+                const float *got = c < 40 ? op->k : op->v;
                 double want = (double)made_value(&t[4], col);
 
                 for (size_t h = 0; h < 3; h++) {
@@ -656,9 +660,8 @@ START_TEST(lora_before_1_1_did_not_divide_by_its_rank)
     ck_assert(load_cell(&a, "bert-ah-lora")); /* r 5, alpha 9 */
     edit_text(&a, CONFIG, "adapters.1.3.0", versions[_i].version);
     d = compile(&a);
-    ck_assert_msg(op_at(d, 0, SITE_Q, DELTA_LOWRANK)->lowrank.scale ==
-                      (versions[_i].is_before ? 1.0f : 1.8f),
-                  "%s", versions[_i].version);
+    ck_assert_msg(lowrank_at(d, 0, SITE_Q)->scale == (versions[_i].is_before ? 1.0f : 1.8f), "%s",
+                  versions[_i].version);
     delta_free(d);
     drop_adapter(&a);
 }
@@ -672,11 +675,11 @@ START_TEST(old_alphas_mean_nothing_to_ia3_either)
 
     ck_assert(load_cell(&a, "bert-ah-ia3-old-alpha")); /* alpha 3 */
     d = compile(&a);
-    old = op_at(d, 0, SITE_K, DELTA_SCALE)->scale.vec[0];
+    old = linear_at(d, 0, SITE_K)->scale_out[0];
     delta_free(d);
     edit_text(&a, CONFIG, "adapters.1.0.1", "adapters.1.3.0");
     d = compile(&a);
-    ck_assert(op_at(d, 0, SITE_K, DELTA_SCALE)->scale.vec[0] == 3.0f * old);
+    ck_assert(linear_at(d, 0, SITE_K)->scale_out[0] == 3.0f * old);
     delta_free(d);
     edit_text(&a, CONFIG, "adapters.1.3.0", "adapters.x");
     refused(&a, CORE_E_ADAPTER_INVALID, "version");
@@ -725,7 +728,7 @@ START_TEST(ia3_scales_outputs_whatever_the_linear)
 
     ck_assert(load_cell(&a, "bert-ah-ia3"));
     d = compile(&a);
-    ck_assert_int_eq(op_at(d, 2, SITE_UP, DELTA_SCALE)->scale.at, DELTA_SCALE_OUT);
+    ck_assert_ptr_nonnull(linear_at(d, 2, SITE_UP)->scale_out);
     ck_assert_str_eq(d->method, "ia3");
     delta_free(d);
     drop_adapter(&a);

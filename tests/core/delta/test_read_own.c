@@ -25,16 +25,16 @@ START_TEST(biases_and_norms_are_replaced_or_added)
     d = compile(&a);
     ck_assert_str_eq(d->method, "bitfit");
     ck_assert_int_eq(d->head.kind, DELTA_EMBEDDING);
-    ck_assert(!op_at(d, 0, SITE_UP, DELTA_BIAS)->bias.is_add);
-    ck_assert(op_at(d, 0, SITE_FFN_NORM, DELTA_NORM)->norm.beta[0] == 3.0f);
-    ck_assert(op_at(d, 0, SITE_FFN_NORM, DELTA_NORM)->norm.gamma[0] == 4.0f);
+    ck_assert(!linear_at(d, 0, SITE_UP)->keeps_bias);
+    ck_assert(norm_at(d, 0, SITE_FFN_NORM)->beta[0] == 3.0f);
+    ck_assert(norm_at(d, 0, SITE_FFN_NORM)->gamma[0] == 4.0f);
     delta_free(d);
     make(&a, "{\"method\": \"bitfit\", \"add\": true}", t);
     d = compile(&a);
     beta = model_norm_beta(fixture_model, site_make(0, SITE_FFN_NORM));
-    ck_assert(op_at(d, 0, SITE_UP, DELTA_BIAS)->bias.is_add);
-    ck_assert(op_at(d, 0, SITE_UP, DELTA_BIAS)->bias.vec[0] == 2.0f);
-    ck_assert(op_at(d, 0, SITE_FFN_NORM, DELTA_NORM)->norm.beta[0] == beta[0] + 3.0f);
+    ck_assert(linear_at(d, 0, SITE_UP)->keeps_bias);
+    ck_assert(linear_at(d, 0, SITE_UP)->bias[0] == 2.0f);
+    ck_assert(norm_at(d, 0, SITE_FFN_NORM)->beta[0] == beta[0] + 3.0f);
     delta_free(d);
     drop_adapter(&a);
 }
@@ -49,21 +49,21 @@ START_TEST(sparse_differences_become_rows)
                              {0}};
     static const uint32_t col[] = {1, 89, 0, 0, 89};
     struct adapter a = {0};
-    const struct delta_op *op;
+    const struct delta_sparse *sp;
     struct delta *d;
 
     make(&a, "{\"method\": \"diff\"}", t);
     d = compile(&a);
-    op = op_at(d, 0, SITE_DOWN, DELTA_SPARSE);
-    ck_assert_uint_eq(op->sparse.n_values, 5);
-    ck_assert_uint_eq(op->sparse.row_ptr[0], 0);
-    ck_assert_uint_eq(op->sparse.row_ptr[1], 2);
-    ck_assert_uint_eq(op->sparse.row_ptr[2], 3);
-    ck_assert_uint_eq(op->sparse.row_ptr[3], 3);
-    ck_assert_uint_eq(op->sparse.row_ptr[4], 4);
-    ck_assert_uint_eq(op->sparse.row_ptr[40], 5);
-    ck_assert_mem_eq(op->sparse.col, col, sizeof(col));
-    same_floats(op->sparse.val, value, 5);
+    sp = linear_at(d, 0, SITE_DOWN)->sparse;
+    ck_assert_uint_eq(sp->n_values, 5);
+    ck_assert_uint_eq(sp->row_ptr[0], 0);
+    ck_assert_uint_eq(sp->row_ptr[1], 2);
+    ck_assert_uint_eq(sp->row_ptr[2], 3);
+    ck_assert_uint_eq(sp->row_ptr[3], 3);
+    ck_assert_uint_eq(sp->row_ptr[4], 4);
+    ck_assert_uint_eq(sp->row_ptr[40], 5);
+    ck_assert_mem_eq(sp->col, col, sizeof(col));
+    same_floats(sp->val, value, 5);
     delta_free(d);
     drop_adapter(&a);
 }
@@ -81,17 +81,18 @@ START_TEST(sparse_differences_of_vectors_become_dense)
         {0}};
     const float *gamma = model_norm_gamma(fixture_model, site_make(0, SITE_FFN_NORM));
     struct adapter a = {0};
-    const struct delta_op *op;
+    const struct delta_linear *l;
+    const struct delta_norm *norm;
     struct delta *d;
 
     make(&a, "{\"method\": \"diff\"}", t);
     d = compile(&a);
-    op = op_at(d, 0, SITE_DOWN, DELTA_BIAS);
-    ck_assert(op->bias.is_add);
-    ck_assert(op->bias.vec[0] == 0.0f && op->bias.vec[2] == 5.0f && op->bias.vec[39] == -6.0f);
-    op = op_at(d, 0, SITE_FFN_NORM, DELTA_NORM);
-    ck_assert(op->norm.gamma[0] == gamma[0] && op->norm.gamma[39] == gamma[39] - 6.0f);
-    ck_assert_ptr_null(op->norm.beta);
+    l = linear_at(d, 0, SITE_DOWN);
+    ck_assert(l->keeps_bias);
+    ck_assert(l->bias[0] == 0.0f && l->bias[2] == 5.0f && l->bias[39] == -6.0f);
+    norm = norm_at(d, 0, SITE_FFN_NORM);
+    ck_assert(norm->gamma[0] == gamma[0] && norm->gamma[39] == gamma[39] - 6.0f);
+    ck_assert_ptr_null(norm->beta);
     delta_free(d);
     drop_adapter(&a);
 }
@@ -104,18 +105,18 @@ START_TEST(an_embedding_that_is_the_output_head_too_changes_both)
                              {.name = "model.embed_tokens.weight#val", .d0 = 2},
                              {0}};
     struct adapter a = {0};
-    const struct delta_op *op;
+    const struct delta_sparse *sp;
     struct delta *d;
 
     make(&a, "{\"method\": \"diff\"}", t);
     d = compile(&a);
-    op = op_at(d, 0, SITE_EMBED_TOKENS, DELTA_SPARSE);
-    ck_assert_uint_eq(op->sparse.row_ptr[1], 0);
-    ck_assert_uint_eq(op->sparse.row_ptr[2], 1);
-    ck_assert_uint_eq(op->sparse.row_ptr[3], 2);
-    ck_assert_uint_eq(op->sparse.col[0], 1);
-    op = op_at(d, 0, SITE_LM_HEAD, DELTA_SPARSE);
-    ck_assert_uint_eq(op->sparse.row_ptr[2], 1);
+    sp = embed_at(d, 0, SITE_EMBED_TOKENS)->sparse;
+    ck_assert_uint_eq(sp->row_ptr[1], 0);
+    ck_assert_uint_eq(sp->row_ptr[2], 1);
+    ck_assert_uint_eq(sp->row_ptr[3], 2);
+    ck_assert_uint_eq(sp->col[0], 1);
+    sp = linear_at(d, 0, SITE_LM_HEAD)->sparse;
+    ck_assert_uint_eq(sp->row_ptr[2], 1);
     delta_free(d);
     drop_adapter(&a);
 }
@@ -133,7 +134,6 @@ START_TEST(a_classifier_is_of_the_sequence_unless_task_json_says_more)
     d = compile(&a);
     ck_assert_int_eq(d->head.kind, DELTA_CLASSIFICATION);
     ck_assert_int_eq(d->head.pool, DELTA_POOL_POOLER);
-    ck_assert_uint_eq(d->first_layer, 3);
     delta_free(d);
     put_text(&a, "task.json", "{\"head\": \"tagging\"}");
     d = compile(&a);

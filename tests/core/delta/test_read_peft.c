@@ -23,20 +23,19 @@ START_TEST(a_lora_pair_arrives_with_up_transposed)
 {
     struct adapter a = {0};
     struct delta *d;
-    const struct delta_op *op;
+    const struct delta_lowrank *op;
     const float *down, *up;
 
     make(&a, "LORA", "\"lora_alpha\": 10, \"a key of tomorrow\": [1]", pair);
     d = compile(&a);
     drop_adapter(&a); /* nothing of the files is needed any more */
-    op = op_at(d, 0, SITE_Q, DELTA_LOWRANK);
-    ck_assert(op->lowrank.scale == 2.5f);
-    ck_assert_int_eq(op->lowrank.act, KERN_ACT_NONE);
-    ck_assert_ptr_null(op->lowrank.join);
-    ck_assert_uint_eq(op->lowrank.down.n_rows, 4);
-    ck_assert_uint_eq(op->lowrank.up.n_cols, 40);
-    down = op->lowrank.down.data;
-    up = op->lowrank.up.data;
+    op = lowrank_at(d, 0, SITE_Q);
+    ck_assert(op->scale == 2.5f);
+    ck_assert_int_eq(op->act, KERN_ACT_NONE);
+    ck_assert_uint_eq(op->down.n_rows, 4);
+    ck_assert_uint_eq(op->up.n_cols, 40);
+    down = op->down.data;
+    up = op->up.data;
     for (size_t r = 0; r < 4; r++)
         for (size_t i = 0; i < 40; i++) {
             ck_assert(down[r * 40 + i] == made_value(&pair[0], r * 40 + i));
@@ -46,7 +45,6 @@ START_TEST(a_lora_pair_arrives_with_up_transposed)
     ck_assert_int_eq(d->head.pool, DELTA_POOL_POOLER);
     ck_assert_uint_eq(d->head.n_labels, 3);
     ck_assert_ptr_null(d->head.label);
-    ck_assert_uint_eq(d->first_layer, 0);
     ck_assert_uint_eq(d->position_shift, 0);
     delta_free(d);
 }
@@ -93,8 +91,8 @@ START_TEST(the_scale_follows_alpha_rank_and_patterns)
     } else {
         struct delta *d = compile(&a);
 
-        ck_assert_msg(fabs((double)op_at(d, 0, SITE_Q, DELTA_LOWRANK)->lowrank.scale -
-                           alphas[_i].scale) < 1e-6 * alphas[_i].scale,
+        ck_assert_msg(fabs((double)lowrank_at(d, 0, SITE_Q)->scale - alphas[_i].scale) <
+                          1e-6 * alphas[_i].scale,
                       "%s", alphas[_i].config);
         delta_free(d);
     }
@@ -177,11 +175,11 @@ START_TEST(names_of_old_files_and_biases_of_B_are_read)
 
     make(&a, "LORA", "\"bias\": \"all\"", old);
     d = compile(&a);
-    ck_assert_uint_eq(op_at(d, 0, SITE_Q, DELTA_LOWRANK)->lowrank.down.n_rows, 2);
-    ck_assert(op_at(d, 0, SITE_DOWN, DELTA_LOWRANK)->lowrank.up_bias[0] == 7.0f);
-    ck_assert(op_at(d, 0, SITE_DOWN, DELTA_BIAS)->bias.vec[0] == 9.0f);
-    ck_assert(!op_at(d, 0, SITE_DOWN, DELTA_BIAS)->bias.is_add);
-    ck_assert(op_at(d, 0, SITE_UP, DELTA_BIAS)->bias.vec[1] == 3.01f);
+    ck_assert_uint_eq(lowrank_at(d, 0, SITE_Q)->down.n_rows, 2);
+    ck_assert(lowrank_at(d, 0, SITE_DOWN)->up_bias[0] == 7.0f);
+    ck_assert(linear_at(d, 0, SITE_DOWN)->bias[0] == 9.0f);
+    ck_assert(!linear_at(d, 0, SITE_DOWN)->keeps_bias);
+    ck_assert(linear_at(d, 0, SITE_UP)->bias[1] == 3.01f);
     delta_free(d);
     drop_adapter(&a);
 }
@@ -201,17 +199,16 @@ START_TEST(a_pair_on_the_word_embeddings_is_gathered_by_token)
         head[1],
         {0}};
     struct adapter a = {0};
-    const struct delta_op *op;
+    const struct delta_lowrank *op;
     struct delta *d;
 
     make(&a, "LORA", "", embed);
     d = compile(&a);
-    op = op_at(d, 0, SITE_EMBED_TOKENS, DELTA_LOWRANK);
-    ck_assert_uint_eq(op->lowrank.down.n_rows, n_vocab);
-    ck_assert_uint_eq(op->lowrank.down.n_cols, 2);
+    op = lowrank_at(d, 0, SITE_EMBED_TOKENS);
+    ck_assert_uint_eq(op->down.n_rows, n_vocab);
+    ck_assert_uint_eq(op->down.n_cols, 2);
     for (size_t v = 0; v < n_vocab; v++)
-        ck_assert(((const float *)op->lowrank.down.data)[2 * v + 1] ==
-                  made_value(&embed[0], n_vocab + v));
+        ck_assert(((const float *)op->down.data)[2 * v + 1] == made_value(&embed[0], n_vocab + v));
     delta_free(d);
     drop_adapter(&a);
 }
@@ -319,10 +316,10 @@ START_TEST(ia3_vectors_scale_inputs_or_outputs_by_their_shape)
 
     make(&a, "IA3", "", t);
     d = compile(&a);
-    ck_assert_int_eq(op_at(d, 0, SITE_K, DELTA_SCALE)->scale.at, DELTA_SCALE_OUT);
-    ck_assert(op_at(d, 0, SITE_K, DELTA_SCALE)->scale.vec[39] == made_value(&t[0], 39));
-    ck_assert_int_eq(op_at(d, 0, SITE_DOWN, DELTA_SCALE)->scale.at, DELTA_SCALE_IN);
-    ck_assert(op_at(d, 0, SITE_DOWN, DELTA_SCALE)->scale.vec[89] == made_value(&t[1], 89));
+    ck_assert_ptr_nonnull(linear_at(d, 0, SITE_K)->scale_out);
+    ck_assert(linear_at(d, 0, SITE_K)->scale_out[39] == made_value(&t[0], 39));
+    ck_assert_ptr_nonnull(linear_at(d, 0, SITE_DOWN)->scale_in);
+    ck_assert(linear_at(d, 0, SITE_DOWN)->scale_in[89] == made_value(&t[1], 89));
     delta_free(d);
     drop_adapter(&a);
 }
@@ -343,15 +340,15 @@ START_TEST(a_prefix_interleaves_keys_and_values_and_shifts_positions)
     ck_assert_uint_eq(d->n_prefix_max, 5);
     ck_assert_int_eq(d->head.kind, DELTA_REGRESSION); /* one output */
     for (unsigned l = 0; l < 3; l++) {
-        const struct delta_op *op = op_at(d, l, SITE_ATTN, DELTA_KV_PREFIX);
+        const struct delta_prefix *op = prefix_at(d, l, SITE_ATTN);
 
-        ck_assert_uint_eq(op->kv_prefix.n_tokens, 5);
+        ck_assert_uint_eq(op->n_tokens, 5);
         for (size_t i = 0; i < 5; i++)
             for (size_t c = 0; c < 40; c++) {
                 const size_t at = i * 240 + (size_t)l * 80 + c;
 
-                ck_assert(op->kv_prefix.k[i * 40 + c] == made_value(&t[0], at));
-                ck_assert(op->kv_prefix.v[i * 40 + c] == made_value(&t[0], at + 40));
+                ck_assert(op->k[i * 40 + c] == made_value(&t[0], at));
+                ck_assert(op->v[i * 40 + c] == made_value(&t[0], at + 40));
             }
     }
     delta_free(d);
@@ -373,8 +370,8 @@ START_TEST(a_trained_norm_keeps_what_it_does_not_replace)
 
     make(&a, "LN_TUNING", "", t);
     d = compile(&a);
-    ck_assert(op_at(d, 0, SITE_FFN_NORM, DELTA_NORM)->norm.gamma[0] == 1.0f);
-    ck_assert_ptr_null(op_at(d, 0, SITE_FFN_NORM, DELTA_NORM)->norm.beta);
+    ck_assert(norm_at(d, 0, SITE_FFN_NORM)->gamma[0] == 1.0f);
+    ck_assert_ptr_null(norm_at(d, 0, SITE_FFN_NORM)->beta);
     delta_free(d);
     drop_adapter(&a);
 }
@@ -488,7 +485,7 @@ START_TEST(doubles_become_floats_and_other_methods_keep_to_their_names)
 
     make(&a, "LORA", "", t);
     d = compile(&a);
-    ck_assert_int_eq(op_at(d, 0, SITE_Q, DELTA_LOWRANK)->lowrank.down.type, TENSOR_F32);
+    ck_assert_int_eq(lowrank_at(d, 0, SITE_Q)->down.type, TENSOR_F32);
     delta_free(d);
     put_config(&a, "IA3", "");
     refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "is left over");

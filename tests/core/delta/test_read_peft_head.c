@@ -60,13 +60,11 @@ START_TEST(an_own_pooler_becomes_a_step_of_the_head)
     ck_assert_uint_eq(d->head.n_steps, 2);
     ck_assert_int_eq(d->head.step[0].act, KERN_ACT_TANH);
     ck_assert_int_eq(d->head.step[1].act, KERN_ACT_NONE);
-    ck_assert_uint_eq(d->first_layer, 2);
     delta_free(d);
     make(&a, "LORA", "", bias); /* alone it changes the base's pooler */
     d = compile(&a);
     ck_assert_int_eq(d->head.pool, DELTA_POOL_POOLER);
-    op_at(d, 0, SITE_POOLER, DELTA_BIAS);
-    ck_assert_uint_eq(d->first_layer, 3);
+    ck_assert_ptr_nonnull(linear_at(d, 0, SITE_POOLER)->bias);
     delta_free(d);
     make(&a, "LORA", "", weight);
     refused(&a, CORE_E_ADAPTER_INVALID, "pooler.dense.weight");
@@ -176,7 +174,7 @@ START_TEST(the_bases_own_matrices_beside_an_adapter_mean_nothing)
         make(&a, "LORA", causal, t);
         d = compile(&a);
         ck_assert(d->head.uses_base_lm_head);
-        op_at(d, 0, SITE_LM_HEAD, DELTA_LOWRANK);
+        lowrank_at(d, 0, SITE_LM_HEAD);
         delta_free(d);
         value[7000] += 0.25f;
         make(&a, "LORA", causal, t);

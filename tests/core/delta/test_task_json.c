@@ -89,7 +89,6 @@ START_TEST(an_embedding_pools_as_task_json_or_the_base_says)
     ck_assert_int_eq(d->head.pool, DELTA_POOL_LAST);
     ck_assert(!d->head.is_normalized);
     ck_assert_uint_eq(d->head.n_labels, 40);
-    ck_assert_uint_eq(d->first_layer, 1);
     delta_free(d);
     put_text(&a, "task.json", "{}");
     d = compile(&a);

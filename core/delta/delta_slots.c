@@ -1,0 +1,192 @@
+/* core/delta/delta_slots.c - from the builder's list of operations to a slot for each
+ * site: the one place that knows which field an operation fills, and that refuses two
+ * of what a site can have once. */
+#include <stdlib.h>
+
+#include "core/delta/delta_builder.h"
+
+/* The tables that are being filled; all in scratch memory. */
+struct tables {
+    uint16_t *slot;
+    struct delta_linear *linear;
+    struct delta_norm *norm;
+    struct delta_join *join;
+    struct delta_embed *embed;
+    struct delta_prefix *prefix;
+};
+
+/* By site, then as the reader added them. */
+static int compare(const void *pa, const void *pb)
+{
+    const struct delta__op *a = pa, *b = pb;
+
+    if (a->site != b->site)
+        return a->site < b->site ? -1 : 1;
+    return a->order < b->order ? -1 : 1;
+}
+
+static int twice(struct delta_builder *b, const struct delta__op *op)
+{
+    char path[160];
+
+    return core_err_set(b->err, CORE_E_ADAPTER_INVALID, "the adapter has two %s for %s",
+                        delta_op_text(op->kind),
+                        model_site_path(b->m, op->site, path, sizeof(path)));
+}
+
+static int set(struct delta_builder *b, const struct delta__op *op, const float **field,
+               const float *vec)
+{
+    if (*field)
+        return twice(b, op);
+    *field = vec;
+    return 0;
+}
+
+/* The LOWRANKs of one site stand together: op[0] is the first of them. Adds one to the
+ * list, which has room for all of them. */
+static int add_lowrank(struct delta_builder *b, const struct delta__op *op,
+                       const struct delta_lowrank **list, uint32_t *n)
+{
+    struct delta_lowrank *to = (struct delta_lowrank *)*list;
+
+    if (!to) {
+        size_t n_max = 0;
+
+        for (const struct delta__op *o = op; o < b->op + b->n_ops && o->site == op->site; o++)
+            n_max += o->kind == DELTA_LOWRANK;
+        *list = to = delta__scratch(b, n_max, sizeof(*to));
+        if (!to)
+            return CORE_E_NOMEM;
+    }
+    to[(*n)++] = op->lowrank.a;
+    return 0;
+}
+
+static int fill_linear(struct delta_builder *b, const struct delta__op *op, struct delta_linear *l)
+{
+    switch (op->kind) {
+    case DELTA_LOWRANK:
+        return add_lowrank(b, op, &l->lowrank, &l->n_lowrank);
+    case DELTA_BIAS:
+        l->keeps_bias = op->bias.is_add;
+        return set(b, op, &l->bias, op->bias.vec);
+    case DELTA_SCALE:
+        return set(b, op,
+                   op->scale.at == DELTA__SCALE_IN    ? &l->scale_in
+                   : op->scale.at == DELTA__SCALE_PRE ? &l->scale_pre
+                                                      : &l->scale_out,
+                   op->scale.vec);
+    default: /* SPARSE: delta_ops.c lets nothing else stand here */
+        if (l->sparse)
+            return twice(b, op);
+        l->sparse = &op->sparse;
+        return 0;
+    }
+}
+
+static int fill_embed(struct delta_builder *b, const struct delta__op *op, struct delta_embed *e)
+{
+    if (op->kind == DELTA_LOWRANK)
+        return add_lowrank(b, op, &e->lowrank, &e->n_lowrank);
+    if (e->sparse)
+        return twice(b, op);
+    e->sparse = &op->sparse;
+    return 0;
+}
+
+static int fill_join(struct delta_builder *b, const struct delta__op *op, struct delta_join *j)
+{
+    if (j->a.up.data)
+        return twice(b, op);
+    *j = *op->lowrank.join;
+    j->a = op->lowrank.a;
+    return 0;
+}
+
+/* One operation into its site's entry, which is made with the first of them. */
+static int place(struct delta_builder *b, const struct delta__op *op, struct tables *t,
+                 struct delta *d)
+{
+    uint16_t *slot = &t->slot[op->site];
+
+    switch (site_kind_class(site_kind_of(op->site))) {
+    case SITE_CLASS_LINEAR:
+        *slot = *slot ? *slot : (uint16_t)++d->n_linear;
+        return fill_linear(b, op, &t->linear[*slot - 1]);
+    case SITE_CLASS_EMBED:
+        *slot = *slot ? *slot : (uint16_t)++d->n_embed;
+        return fill_embed(b, op, &t->embed[*slot - 1]);
+    case SITE_CLASS_JOIN:
+        *slot = *slot ? *slot : (uint16_t)++d->n_join;
+        return fill_join(b, op, &t->join[*slot - 1]);
+    case SITE_CLASS_NORM: /* one operation for both parameters: delta_ops.c */
+        *slot = (uint16_t)++d->n_norm;
+        t->norm[*slot - 1] = op->norm;
+        return 0;
+    case SITE_CLASS_ATTN:
+        if (*slot)
+            return twice(b, op);
+        *slot = (uint16_t)++d->n_prefix;
+        t->prefix[*slot - 1] = op->prefix;
+        return 0;
+    }
+    return 0;
+}
+
+/* What a step that has this task needs room for. */
+static void measure(const struct delta_builder *b, struct delta *d)
+{
+    unsigned layer = 0;
+    uint32_t sum = 0;
+
+    for (size_t i = 0; i < b->n_ops; i++) {
+        const struct delta__op *op = &b->op[i];
+
+        if (site_layer_of(op->site) != layer) {
+            layer = site_layer_of(op->site);
+            sum = 0;
+        }
+        if (op->kind == DELTA_LOWRANK)
+            sum += op->lowrank.a.up.n_rows;
+        if (sum > d->rank_max)
+            d->rank_max = sum;
+        if (op->kind == DELTA_KV_PREFIX && op->prefix.n_tokens > d->n_prefix_max)
+            d->n_prefix_max = op->prefix.n_tokens;
+    }
+    for (uint32_t i = 0; i < d->n_linear; i++)
+        if (d->linear[i].n_lowrank > d->n_lowrank_max)
+            d->n_lowrank_max = d->linear[i].n_lowrank;
+}
+
+int delta__settle(struct delta_builder *b, struct delta *d)
+{
+    const size_t n = b->n_ops; /* of each table at most */
+    struct tables t = {
+        .slot = delta__scratch(b, d->n_sites, sizeof(*t.slot)),
+        .linear = delta__scratch(b, n, sizeof(*t.linear)),
+        .norm = delta__scratch(b, n, sizeof(*t.norm)),
+        .join = delta__scratch(b, n, sizeof(*t.join)),
+        .embed = delta__scratch(b, n, sizeof(*t.embed)),
+        .prefix = delta__scratch(b, n, sizeof(*t.prefix)),
+    };
+
+    if (!t.slot || !t.linear || !t.norm || !t.join || !t.embed || !t.prefix)
+        return CORE_E_NOMEM;
+    if (n)
+        qsort(b->op, n, sizeof(*b->op), compare);
+    for (size_t i = 0; i < n; i++) {
+        const int rc = place(b, &b->op[i], &t, d);
+
+        if (rc < 0)
+            return rc;
+    }
+    d->slot = t.slot;
+    d->linear = t.linear;
+    d->norm = t.norm;
+    d->join = t.join;
+    d->embed = t.embed;
+    d->prefix = t.prefix;
+    measure(b, d);
+    return 0;
+}

@@ -1,0 +1,93 @@
+/* core/fwd/plan.c - what a step is, before the workers start: which rows each stack
+ * has, in which segments, at which positions, and which of them heads read. */
+#include "core/fwd/fwd_internal.h"
+
+void fwd__due(const struct fwd_seq *s, uint32_t *first, uint32_t *n)
+{
+    *first = 0;
+    *n = s->n_rows;
+    switch (s->delta->head.pool) {
+    case DELTA_POOL_TOKENS:
+    case DELTA_POOL_MEAN:
+        break;
+    case DELTA_POOL_CLS:
+    case DELTA_POOL_POOLER:
+        *n = s->pos0 == 0;
+        break;
+    case DELTA_POOL_LAST:
+        *first = s->n_rows - 1;
+        *n = s->is_last;
+        break;
+    }
+}
+
+/* Adds n rows of a delta behind the view's last segment. */
+static void add_rows(struct fwd_rows *v, const struct delta *d, uint32_t n)
+{
+    struct fwd_segment *last = v->n_segments ? &v->segment[v->n_segments - 1] : NULL;
+
+    if (n && last && last->delta == d)
+        last->n_rows += n;
+    else if (n)
+        v->segment[v->n_segments++] =
+            (struct fwd_segment){.delta = d, .row0 = v->n_rows, .n_rows = n};
+    v->n_rows += n;
+}
+
+/* The rows of the sequences [seq0, end), all or those due, cut into segments: adjacent
+ * sequences of one delta. */
+static void plan_view(const struct fwd *f, struct fwd_rows *v, uint32_t seq0, uint32_t end)
+{
+    v->n_rows = v->n_segments = 0;
+    v->seq0 = seq0;
+    v->n_parts = end - seq0;
+    for (uint32_t i = 0; i < v->n_parts; i++) {
+        const struct fwd_seq *q = &f->batch.seq[seq0 + i];
+        struct fwd_part *p = &v->part[i];
+
+        *p = (struct fwd_part){.row0 = v->n_rows, .n = q->n_rows};
+        if (v == &f->due)
+            fwd__due(q, &p->first, &p->n);
+        add_rows(v, q->delta, p->n);
+    }
+    fwd__attn_plan(f, v);
+}
+
+/* Real tokens stand behind what a task puts in front of them. Where the library numbers
+ * only tokens that are no padding, a padding token has the number before the first. */
+static void plan_positions(const struct fwd *f, const struct fwd_seq *q)
+{
+    const uint32_t first = f->c->position.first + q->delta->position_shift;
+    const int32_t pad = f->c->position.skips_pad ? f->c->pad : -1;
+    uint32_t n_real = 0;
+
+    for (uint32_t i = 0; i < q->n_rows; i++) {
+        const uint32_t r = q->row0 + i;
+
+        if (pad < 0)
+            f->position[r] = first + q->pos0 + i;
+        else if (f->batch.token[r] == pad)
+            f->position[r] = f->c->position.first - 1;
+        else
+            f->position[r] = first + n_real++;
+    }
+}
+
+void fwd__plan(struct fwd *f)
+{
+    const struct fwd_batch *b = &f->batch;
+    uint32_t seq = 0;
+
+    for (uint32_t s = 0; s < b->n_seqs; s++)
+        plan_positions(f, &b->seq[s]);
+    for (unsigned stack = 0; stack < f->c->n_stacks; stack++) {
+        const uint32_t seq0 = seq;
+
+        while (seq < b->n_seqs && b->seq[seq].stack == stack)
+            seq++;
+        plan_view(f, &f->all[stack], seq0, seq);
+        if (stack + 1 == f->c->n_stacks)
+            plan_view(f, &f->due, seq0, seq);
+    }
+    fwd__head_plan(f);
+}
