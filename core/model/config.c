@@ -252,11 +252,12 @@ static int read_chat_template(const char *path, char **out, struct core_err *err
 /* model_type; files of 2019 say the class only, "BertForMaskedLM". */
 static const struct model_arch *family_of(const json_t *j)
 {
-    const char *type = json_string_value(json_object_get(j, "model_type"));
+    const json_t *said = json_object_get(j, "model_type");
+    const char *type = json_string_value(said);
     const json_t *classes = json_object_get(j, "architectures");
     const char *class_name = json_string_value(json_array_get(classes, 0));
 
-    if (type || !class_name)
+    if ((said && !json_is_null(said)) || !class_name)
         return type ? model__arch_find(type) : NULL;
     for (size_t i = 0; model_families[i]; i++) {
         const size_t n = strlen(model_families[i]->name);
