@@ -180,13 +180,16 @@ int ads__disk_task_write(struct ads__disk *d, const char *task, const struct cor
                          const struct core_buf *old, struct core_err *err)
 {
     char name[ADS_NAME_MAX + 6];
+    struct core_err first = {0}; /* of a failure that the reserve may undo */
     int rc;
 
     task_file(name, task);
     count_change(d); /* before it can be seen: who dies after the rename must not be missed */
-    rc = replace_file(d, d->tasks, name, text->p, text->n, err);
+    rc = replace_file(d, d->tasks, name, text->p, text->n, &first);
     if (rc == CORE_E_STORE_FULL && text->n <= old->n && give_reserve(d))
         rc = replace_file(d, d->tasks, name, text->p, text->n, err);
+    else if (rc < 0)
+        core_err_set(err, rc, "%s", first.msg);
     if (rc < 0) { /* it may be there and not be synced: then it must go again */
         if (old->n)
             replace_file(d, d->tasks, name, old->p, old->n, NULL);
@@ -282,6 +285,7 @@ void ads__disk_close(struct ads__disk *d)
 static int stage_dir(struct ads__disk *d, struct ads__stage *st, struct core_err *err)
 {
     struct stat sb;
+    int rc;
 
     for (unsigned i = 0; i < 16; i++) {
         tmp_name(st->name);
@@ -300,9 +304,9 @@ static int stage_dir(struct ads__disk *d, struct ads__stage *st, struct core_err
             break;
         ads__disk_unstage(d, st);
     }
-    ads__errno(err, "tmp");
+    rc = ads__errno(err, "tmp");
     ads__disk_unstage(d, st);
-    return err ? err->code : CORE_E_STORE_UNAVAILABLE;
+    return rc;
 }
 
 int ads__disk_stage(struct ads__disk *d, struct ads__stage *st, const struct core_file *file,

@@ -64,7 +64,7 @@ static void run(void *arg)
     struct srv_request *r = w->r;
     bool must_resume;
 
-    w->work(w);
+    w->rc = w->work(w);
     core_lock(&r->sync.lock);
     w->is_done = true;
     must_resume = srv_request_wake_locked(r);
@@ -90,7 +90,7 @@ static enum srv_outcome on_done(struct srv_request *r)
     if (!is_done) { /* the work goes on without us */
         srv_request_stop_err(stop_code, &err);
         srv_reply_error(r, &err);
-    } else if (w->err.code) {
+    } else if (w->rc < 0) {
         srv_reply_error(r, &w->err);
     } else {
         w->answer(w);

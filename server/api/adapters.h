@@ -19,10 +19,11 @@ bool adapters_version_ok(const char *text);
  * suspended. Lives in the request's arena; free what `work` made in state_free. */
 struct adapters_work {
     struct srv_request *r;
-    int (*work)(struct adapters_work *w); /* fills info or err */
+    int (*work)(struct adapters_work *w); /* fills info and returns 0, or err and < 0 */
     void (*answer)(struct adapters_work *w);
     struct ads_info info;
     struct core_err err;
+    int rc;       /* of `work` */
     bool is_done; /* sync.lock of the request */
 };
 /* Starts r->state's work; `answer` runs on the HTTP thread when it has succeeded. */
