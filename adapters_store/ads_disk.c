@@ -21,6 +21,7 @@
 
 enum { DIR_FLAGS = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, LOCK_WAIT_MS = 10000 };
 static const char format_text[] = "peftd-store 1\n";
+static const struct ads__disk closed = {-1, -1, -1, -1, -1, -1, 0, false, false, ""};
 
 /* ---- the lock between processes ------------------------------------------------------ */
 
@@ -39,9 +40,15 @@ static uint64_t counter_read(const struct ads__disk *d)
 
 int ads__disk_lock(struct ads__disk *d, bool *is_foreign, struct core_err *err)
 {
+    const int how = d->read_only[0] ? LOCK_SH : LOCK_EX;
+
+    if (d->lock < 0) { /* a read-only copy without the file: nobody moves anything in it */
+        *is_foreign = false;
+        return 0;
+    }
     /* Others hold it for milliseconds. A process that was stopped inside must not
      * stop us for ever. */
-    for (unsigned waited_ms = 0; ads__sys_flock(d->lock) < 0; waited_ms += 5) {
+    for (unsigned waited_ms = 0; ads__sys_flock(d->lock, how) < 0; waited_ms += 5) {
         if (errno != EWOULDBLOCK)
             return ads__errno(err, "store lock");
         if (waited_ms >= LOCK_WAIT_MS)
@@ -58,7 +65,8 @@ void ads__disk_unlock(struct ads__disk *d)
 {
     d->n_changes = d->is_behind ? UINT64_MAX : counter_read(d);
     d->is_behind = false;
-    flock(d->lock, LOCK_UN);
+    if (d->lock >= 0)
+        flock(d->lock, LOCK_UN);
 }
 
 void ads__disk_forget(struct ads__disk *d)
@@ -183,6 +191,8 @@ int ads__disk_task_write(struct ads__disk *d, const char *task, const struct cor
     struct core_err first = {0}; /* of a failure that the reserve may undo */
     int rc;
 
+    if (d->read_only[0])
+        return 0;
     task_file(name, task);
     count_change(d); /* before it can be seen: who dies after the rename must not be missed */
     rc = replace_file(d, d->tasks, name, text->p, text->n, &first);
@@ -203,11 +213,39 @@ int ads__disk_task_write(struct ads__disk *d, const char *task, const struct cor
 
 /* ---- opening ---------------------------------------------------------------------- */
 
-static int open_sub(struct ads__disk *d, const char *name, int *fd, struct core_err *err)
+/* The directory, or its file system, may not be written: what is in it can be served. */
+static bool is_refusal(int e)
 {
-    if (ads__sys_mkdir(d->root, name) < 0 && errno != EEXIST)
-        return ads__errno(err, name);
+    return e == EROFS || e == EACCES || e == EPERM;
+}
+
+static void set_read_only(struct ads__disk *d, int e)
+{
+    char text[sizeof(d->read_only)];
+
+    if (!d->read_only[0])
+        snprintf(d->read_only, sizeof(d->read_only), "%s", strerror_r(e, text, sizeof(text)));
+}
+
+static int open_sub(struct ads__disk *d, const char *name, bool is_needed, int *fd,
+                    struct core_err *err)
+{
+    int refused = 0;
+
+    if (!d->read_only[0] && ads__sys_mkdir(d->root, name) < 0 && errno != EEXIST) {
+        if (!is_refusal(errno))
+            return ads__errno(err, name);
+        refused = errno;
+    }
     *fd = ads__sys_open(d->root, name, DIR_FLAGS);
+    if (*fd < 0 && errno == ENOENT && (refused || d->read_only[0])) {
+        if (!is_needed) {
+            set_read_only(d, refused);
+            return 0;
+        }
+        if (refused)
+            errno = refused;
+    }
     return *fd < 0 ? ads__errno(err, name) : 0;
 }
 
@@ -221,48 +259,97 @@ static int check_format(struct ads__disk *d, struct core_err *err)
         rc = core_err_set(err, CORE_E_STORE_UNAVAILABLE,
                           "store: its format is not \"%.13s\", which this program writes",
                           format_text);
+    else if (rc == 1 && d->read_only[0])
+        rc = core_err_set(err, CORE_E_STORE_UNAVAILABLE,
+                          "store: no file \"format\", and none may be written: %s", d->read_only);
     else if (rc == 1)
         rc = replace_file(d, d->root, "format", format_text, sizeof(format_text) - 1, err);
     core_buf_release(&text);
     return rc;
 }
 
-int ads__disk_open(struct ads__disk *d, const char *dir, struct core_err *err)
+/* The directory itself. Unless a store may be made here, there must be one: its format
+ * file is what tells it from any other directory. */
+static int open_root(struct ads__disk *d, const char *dir, enum ads__open_how how,
+                     struct core_err *err)
+{
+    struct stat sb;
+
+    if (how == ADS__OPEN_CREATE && mkdir(dir, 0750) < 0 && errno != EEXIST)
+        return ads__errno(err, "store directory");
+    d->root = ads__sys_open(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (d->root < 0)
+        return ads__errno(err, "store directory");
+    if (how != ADS__OPEN_CREATE && fstatat(d->root, "format", &sb, AT_SYMLINK_NOFOLLOW) < 0)
+        return errno == ENOENT ? core_err_set(err, CORE_E_STORE_UNAVAILABLE,
+                                              "store: there is none in this directory")
+                               : ads__errno(err, "format");
+    return 0;
+}
+
+/* May it be written? Asked once, so that a put is refused with the reason before it has
+ * done any work, and nothing is tried that must fail. */
+static int open_lock(struct ads__disk *d, struct core_err *err)
+{
+    const int dir[] = {d->versions, d->tasks, d->tmp};
+
+    for (size_t i = 0; !d->read_only[0] && i < sizeof(dir) / sizeof(dir[0]); i++)
+        if (ads__sys_may_write(dir[i]) < 0) {
+            if (!is_refusal(errno))
+                return ads__errno(err, "store directory");
+            set_read_only(d, errno);
+        }
+    if (!d->read_only[0]) {
+        d->lock = ads__sys_open(d->root, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC);
+        if (d->lock >= 0)
+            return 0;
+        if (!is_refusal(errno))
+            return ads__errno(err, "lock");
+        set_read_only(d, errno);
+    }
+    d->lock = ads__sys_open(d->root, "lock", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    return d->lock < 0 && errno != ENOENT ? ads__errno(err, "lock") : 0;
+}
+
+/* Makes sure that the directories just made are still there after a power cut. */
+static int sync_root(struct ads__disk *d, struct core_err *err)
+{
+    const int parent = ads__sys_open(d->root, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc = 0;
+
+    if (parent < 0 || ads__sys_fsync(d->root) < 0 || ads__sys_fsync(parent) < 0)
+        rc = ads__errno(err, "store directory");
+    if (parent >= 0)
+        close(parent);
+    return rc;
+}
+
+int ads__disk_open(struct ads__disk *d, const char *dir, enum ads__open_how how,
+                   struct core_err *err)
 {
     bool is_foreign;
-    int rc, parent = -1;
+    int rc;
 
-    *d = (struct ads__disk){-1, -1, -1, -1, -1, -1, 0, false, false};
-    if (mkdir(dir, 0750) < 0 && errno != EEXIST) {
-        rc = ads__errno(err, "store directory");
+    *d = closed;
+    if (how == ADS__OPEN_READ_ONLY)
+        snprintf(d->read_only, sizeof(d->read_only), "opened to be looked at");
+    if ((rc = open_root(d, dir, how, err)) < 0 ||
+        (rc = open_sub(d, "versions", true, &d->versions, err)) < 0 ||
+        (rc = open_sub(d, "tasks", true, &d->tasks, err)) < 0 ||
+        (rc = open_sub(d, "tmp", false, &d->tmp, err)) < 0 ||
+        (rc = open_sub(d, "damaged", false, &d->damaged, err)) < 0 || (rc = open_lock(d, err)) < 0)
         goto out;
-    }
-    d->root = ads__sys_open(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (d->root < 0) {
-        rc = ads__errno(err, "store directory");
-        goto out;
-    }
-    if ((rc = open_sub(d, "versions", &d->versions, err)) < 0 ||
-        (rc = open_sub(d, "tasks", &d->tasks, err)) < 0 ||
-        (rc = open_sub(d, "tmp", &d->tmp, err)) < 0 ||
-        (rc = open_sub(d, "damaged", &d->damaged, err)) < 0)
-        goto out;
-    d->lock = ads__sys_open(d->root, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC);
-    parent = ads__sys_open(d->root, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (d->lock < 0 || parent < 0 || ads__sys_fsync(d->root) < 0 || ads__sys_fsync(parent) < 0) {
-        rc = ads__errno(err, "store directory");
-        goto out;
-    }
-    rc = ads__disk_lock(d, &is_foreign, err);
+    if (!d->read_only[0])
+        rc = sync_root(d, err);
+    if (rc == 0)
+        rc = ads__disk_lock(d, &is_foreign, err);
     if (rc == 0) {
         rc = check_format(d, err);
-        if (rc == 0)
+        if (rc == 0 && !d->read_only[0])
             keep_reserve(d);
         ads__disk_unlock(d);
     }
 out:
-    if (parent >= 0)
-        close(parent);
     if (rc < 0)
         ads__disk_close(d);
     return rc;
@@ -275,7 +362,7 @@ void ads__disk_close(struct ads__disk *d)
     for (size_t i = 0; i < sizeof(fd) / sizeof(fd[0]); i++)
         if (fd[i] >= 0)
             close(fd[i]);
-    *d = (struct ads__disk){-1, -1, -1, -1, -1, -1, 0, false, false};
+    *d = closed;
 }
 
 /* ---- versions ---------------------------------------------------------------------------- */
@@ -295,7 +382,7 @@ static int stage_dir(struct ads__disk *d, struct ads__stage *st, struct core_err
             break;
         }
         st->fd = ads__sys_open(d->tmp, st->name, DIR_FLAGS);
-        if (st->fd >= 0 && ads__sys_flock(st->fd) == 0 && fstat(st->fd, &sb) == 0) {
+        if (st->fd >= 0 && ads__sys_flock(st->fd, LOCK_EX) == 0 && fstat(st->fd, &sb) == 0) {
             if (sb.st_nlink > 0)
                 return 0;
             errno = ENOENT; /* another process has swept it away */
@@ -394,9 +481,13 @@ int ads__disk_set_aside(struct ads__disk *d, const char *hash, const char *reaso
                         struct core_err *err)
 {
     char to[ADS_NAME_MAX + 24];
-    int fd;
-    const int i = move_aside(d, d->versions, hash, hash);
+    int fd, i;
 
+    if (d->read_only[0]) {
+        core_log(CORE_LOG_WARN, "event=version_damaged version=%s reason=\"%s\"", hash, reason);
+        return 0;
+    }
+    i = move_aside(d, d->versions, hash, hash);
     if (i < 0)
         return errno == ENOENT ? 0 : ads__errno(err, "damaged");
     snprintf(to, sizeof(to), "%s-%d", hash, i);
@@ -414,7 +505,9 @@ void ads__disk_task_aside(struct ads__disk *d, const char *task, const char *rea
     char name[ADS_NAME_MAX + 6];
 
     task_file(name, task);
-    if (move_aside(d, d->tasks, name, name) > 0)
+    if (d->read_only[0])
+        core_log(CORE_LOG_WARN, "event=pointer_damaged task=%s reason=\"%s\"", task, reason);
+    else if (move_aside(d, d->tasks, name, name) > 0)
         core_log(CORE_LOG_WARN, "event=pointer_set_aside task=%s reason=\"%s\"", task, reason);
 }
 
@@ -435,5 +528,6 @@ static int sweep_one(void *arg, const char *name)
 
 void ads__disk_sweep(struct ads__disk *d)
 {
-    ads__dir_each(d->tmp, sweep_one, d, NULL);
+    if (!d->read_only[0])
+        ads__dir_each(d->tmp, sweep_one, d, NULL);
 }

@@ -24,6 +24,7 @@
 atomic_long ads__fail_at = -1;
 int ads__fail_errno = EIO;
 bool ads__fail_sticky, ads__fail_kills;
+atomic_int ads__fail_writes;
 
 static bool must_fail(void)
 {
@@ -48,6 +49,16 @@ static bool must_fail(void)
     return false;
 }
 
+static bool must_fail_write(void)
+{
+    const int e = atomic_load_explicit(&ads__fail_writes, memory_order_relaxed);
+
+    if (e == 0)
+        return must_fail();
+    errno = e;
+    return true;
+}
+
 int ads__errno(struct core_err *err, const char *what)
 {
     const int e = errno;
@@ -62,12 +73,14 @@ int ads__errno(struct core_err *err, const char *what)
 
 int ads__sys_open(int dir, const char *name, int flags)
 {
-    return must_fail() ? -1 : openat(dir, name, flags, 0640);
+    const bool is_write = (flags & O_ACCMODE) != O_RDONLY;
+
+    return (is_write ? must_fail_write() : must_fail()) ? -1 : openat(dir, name, flags, 0640);
 }
 
 int ads__sys_mkdir(int dir, const char *name)
 {
-    return must_fail() ? -1 : mkdirat(dir, name, 0750);
+    return must_fail_write() ? -1 : mkdirat(dir, name, 0750);
 }
 
 int ads__sys_fsync(int fd)
@@ -77,20 +90,28 @@ int ads__sys_fsync(int fd)
 
 int ads__sys_rename(int from_dir, const char *from, int to_dir, const char *to)
 {
-    return must_fail() ? -1 : renameat(from_dir, from, to_dir, to);
+    return must_fail_write() ? -1 : renameat(from_dir, from, to_dir, to);
 }
 
-int ads__sys_flock(int fd)
+int ads__sys_flock(int fd, int how)
 {
-    return must_fail() ? -1 : flock(fd, LOCK_EX | LOCK_NB);
+    return must_fail() ? -1 : flock(fd, how | LOCK_NB);
+}
+
+int ads__sys_may_write(int dir)
+{
+    return must_fail_write() ? -1 : faccessat(dir, ".", W_OK, AT_EACCESS);
 }
 
 ssize_t ads__sys_write(int fd, const void *bytes, size_t n)
 {
-    if (!must_fail())
+    int e;
+
+    if (!must_fail_write())
         return write(fd, bytes, n);
+    e = errno;
     (void)!write(fd, bytes, n / 2); /* a full disk takes the first half */
-    errno = ads__fail_errno;
+    errno = e;
     return -1;
 }
 

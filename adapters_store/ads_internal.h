@@ -258,22 +258,32 @@ void ads__index_free(struct ads_store *s);
 /* ---- ads_disk.c -------------------------------------------------------------- */
 
 struct ads__disk {
-    int root, versions, tasks, tmp, damaged, lock; /* descriptors, -1 = not open */
+    int root, versions, tasks, tmp, damaged, lock; /* descriptors, -1 = not open: while
+                                                    * read_only the last three may be */
     uint64_t n_changes; /* the directory's counter, as of our last look inside the gate */
     bool is_behind;
-    bool has_reserve; /* see ads_disk.c */
+    bool has_reserve;   /* see ads_disk.c */
+    char read_only[64]; /* why nothing may be written; "" = it may. Set at open */
 };
+enum ads__open_how { ADS__OPEN_CREATE, ADS__OPEN_EXISTING, ADS__OPEN_READ_ONLY };
 
 /* Tests only: counts down at each system call of ads_disk.c that can fail; the one
  * that finds 0 fails with ads__fail_errno (a write after half its bytes), and with
- * ads__fail_sticky all later ones too; with ads__fail_kills the process ends there. */
+ * ads__fail_sticky all later ones too; with ads__fail_kills the process ends there.
+ * ads__fail_writes, if not 0, is the errno of every call that would change something, as
+ * EROFS on a file system that is mounted read-only. */
 extern atomic_long ads__fail_at;
 extern int ads__fail_errno;
 extern bool ads__fail_sticky, ads__fail_kills;
+extern atomic_int ads__fail_writes;
 
-int ads__disk_open(struct ads__disk *d, const char *dir, struct core_err *err);
+/* Only ADS__OPEN_CREATE makes a store where there is none. A store that may not be written
+ * (EROFS, EACCES, EPERM) is opened read-only, whatever `how` says. */
+int ads__disk_open(struct ads__disk *d, const char *dir, enum ads__open_how how,
+                   struct core_err *err);
 void ads__disk_close(struct ads__disk *d);
-/* The flock. *is_foreign: another process has moved something since our last look. */
+/* The flock, shared if the store is read-only. *is_foreign: another process has moved something
+ * since our last look. */
 int ads__disk_lock(struct ads__disk *d, bool *is_foreign, struct core_err *err);
 void ads__disk_unlock(struct ads__disk *d);
 void ads__disk_forget(struct ads__disk *d); /* the look failed: the next one is foreign */
@@ -295,6 +305,7 @@ int ads__disk_stat(const struct ads__disk *d, const char *hash, struct ads__meta
                    struct core_err *err);
 int ads__disk_read(const struct ads__disk *d, const char *hash, struct ads_files *out,
                    struct core_err *err);
+/* Both only log it if the store is read-only. */
 int ads__disk_set_aside(struct ads__disk *d, const char *hash, const char *reason,
                         struct core_err *err);
 void ads__disk_task_aside(struct ads__disk *d, const char *task, const char *reason);
@@ -303,7 +314,8 @@ void ads__disk_sweep(struct ads__disk *d); /* inside the lock: empties tmp/ */
 /* 1 and *out empty: there is no such file. */
 int ads__disk_task_read(const struct ads__disk *d, const char *task, struct core_buf *out,
                         struct core_err *err);
-/* Replaces the pointer; on failure puts the old one (or none) back. */
+/* Replaces the pointer; on failure puts the old one (or none) back. Does nothing if the
+ * store is read-only: what is healed there is healed in memory. */
 int ads__disk_task_write(struct ads__disk *d, const char *task, const struct core_buf *text,
                          const struct core_buf *old, struct core_err *err);
 /* Calls visit for every name in tasks/ (without .json) or in versions/, until it
@@ -348,6 +360,8 @@ struct ads_store {
 
 uint64_t ads__now_ms(void);   /* wall clock */
 double ads__now_coarse(void); /* seconds, to a few milliseconds, in a fifth of the time */
+/* 0, or CORE_E_STORE_UNAVAILABLE: the store is read-only, and why. */
+int ads__check_writable(const struct ads_store *s, struct core_err *err);
 /* Inside, the index is what the directory says. */
 int ads__gate_enter(struct ads_store *s, struct core_err *err);
 void ads__gate_leave(struct ads_store *s);

@@ -359,6 +359,8 @@ int ads_put(struct ads_store *s, const char *task, const struct core_file *file,
 
     p.opt = opt ? opt : &none;
     rc = check_upload(&p, file, err);
+    if (rc == 0 && !p.opt->is_dry_run)
+        rc = ads__check_writable(s, err);
     if (rc == 0)
         rc = ads_content_hash(p.file, p.n, p.hash, err);
     if (rc == 0)
@@ -404,8 +406,10 @@ int ads_rollback(struct ads_store *s, const char *task, const char *version, str
     struct ads__task *t;
     struct ads_adapter *a;
     long to;
-    int rc = ads__gate_enter(s, err);
+    int rc = ads__check_writable(s, err);
 
+    if (rc == 0)
+        rc = ads__gate_enter(s, err);
     if (rc < 0)
         return rc;
     t = ads__index_task(s, task);
@@ -483,8 +487,10 @@ int ads_delete(struct ads_store *s, const char *task, const char *version, struc
 {
     struct ads__record before = {.current = -1}, after = {.current = -1};
     struct ads__version *fresh = NULL;
-    int rc = ads__gate_enter(s, err);
+    int rc = ads__check_writable(s, err);
 
+    if (rc == 0)
+        rc = ads__gate_enter(s, err);
     if (rc < 0)
         return rc;
     rc = plan_delete(s, task, version, &before, &after, err);

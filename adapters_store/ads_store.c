@@ -134,9 +134,15 @@ int ads_store_open(struct ads_store **out, const struct ads_options *opt, struct
     s->cache.n_bytes_max = opt->resident_max_bytes ? opt->resident_max_bytes : (uint64_t)1 << 30;
     s->store_max_bytes = opt->store_max_bytes ? opt->store_max_bytes : UINT64_MAX;
     s->upload_max_bytes = opt->upload_max_bytes ? opt->upload_max_bytes : (uint64_t)256 << 20;
-    rc = ads__disk_open(&s->disk, opt->dir, err);
+    rc = ads__disk_open(&s->disk, opt->dir,
+                        opt->read_only    ? ADS__OPEN_READ_ONLY
+                        : opt->must_exist ? ADS__OPEN_EXISTING
+                                          : ADS__OPEN_CREATE,
+                        err);
     if (rc < 0)
         goto out;
+    if (s->disk.read_only[0] && !opt->read_only)
+        core_log(CORE_LOG_WARN, "event=store_read_only reason=\"%s\"", s->disk.read_only);
     rc = ads_store_rescan(s, err);
     if (rc < 0)
         goto out;
@@ -182,6 +188,18 @@ int ads_store_rescan(struct ads_store *s, struct core_err *err)
     ads__disk_sweep(&s->disk);
     ads__gate_leave(s);
     return 0;
+}
+
+const char *ads_store_read_only(const struct ads_store *s)
+{
+    return s->disk.read_only[0] ? s->disk.read_only : NULL;
+}
+
+int ads__check_writable(const struct ads_store *s, struct core_err *err)
+{
+    return s->disk.read_only[0] ? core_err_set(err, CORE_E_STORE_UNAVAILABLE,
+                                               "the store is read-only: %s", s->disk.read_only)
+                                : 0;
 }
 
 /* ---- looking ------------------------------------------------------------------------- */
@@ -313,8 +331,10 @@ int ads_store_gc(struct ads_store *s, size_t *n_removed, struct core_err *err)
 {
     struct check c = {.s = s};
     size_t n = 0;
-    int rc = ads__gate_enter(s, err);
+    int rc = ads__check_writable(s, err);
 
+    if (rc == 0)
+        rc = ads__gate_enter(s, err);
     if (rc < 0)
         return rc;
     rc = ads__sync(s, err);

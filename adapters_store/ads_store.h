@@ -43,12 +43,14 @@ struct model;
 enum { ADS_NAME_MAX = 128, ADS_VERSION_LEN = 64 };
 
 struct ads_options {
-    const char *dir;             /* copied; created if absent */
+    const char *dir;             /* used during the open only; created if absent */
     const struct model *model;   /* borrowed until close; deltas are compiled against it;
                                   * NULL: the store is only looked at and tidied */
     uint64_t resident_max_bytes; /* 0 = 1 GiB */
     uint64_t store_max_bytes;    /* of all versions' files; 0 = no limit */
     uint64_t upload_max_bytes;   /* 0 = 256 MiB: files of one version */
+    bool must_exist;             /* a directory without a store is an error, and stays as it is */
+    bool read_only;              /* change nothing in the directory; it must exist */
 };
 
 /* Opens or creates the store, reads every pointer, checks that each version it
@@ -56,10 +58,18 @@ struct ads_options {
  * to damaged/ with a warning; its task falls back to the version that was current
  * before, or goes. What cannot be read just now (an I/O error) is left alone and
  * logged, and does not keep the rest from being served.
+ *
+ * A store that this process may not write (permissions, a read-only mount) is served all
+ * the same: ads_put(), ads_rollback(), ads_delete() and ads_store_gc() are then
+ * CORE_E_STORE_UNAVAILABLE with the reason, and what is damaged is left where it is and
+ * fallen back from in memory only. That is decided once, here.
  * CORE_E_STORE_UNAVAILABLE, CORE_E_NOMEM. */
 int ads_store_open(struct ads_store **out, const struct ads_options *opt, struct core_err *err);
 /* Waits for loads and until every adapter is released; sets *store to NULL. */
 void ads_store_close(struct ads_store **store);
+/* Why nothing can be written, e.g. "Read-only file system"; NULL if it can. The text is the
+ * store's. */
+const char *ads_store_read_only(const struct ads_store *store);
 /* SIGHUP: takes up what another process has put into the directory. */
 int ads_store_rescan(struct ads_store *store, struct core_err *err);
 
@@ -67,7 +77,8 @@ int ads_store_rescan(struct ads_store *store, struct core_err *err);
  * tmp/. CORE_E_STORE_UNAVAILABLE, and nothing is removed, if some task could not be
  * read. Blocks. */
 int ads_store_gc(struct ads_store *store, size_t *n_removed, struct core_err *err);
-/* Reads and hashes every version; a damaged one is set aside as a load would. Blocks. */
+/* Reads and hashes every version; a damaged one is set aside as a load would, or only
+ * counted if the store is read-only. Blocks. */
 int ads_store_verify(struct ads_store *store, size_t *n_good, size_t *n_damaged,
                      struct core_err *err);
 
@@ -110,7 +121,8 @@ struct ads_put_options {
  * CORE_E_BAD_FIELD (task name; file name, none, two alike), CORE_E_NAME_RESERVED,
  * CORE_E_VERSION_MISMATCH, CORE_E_BODY_TOO_LARGE, CORE_E_STORE_FULL (store_max_bytes,
  * the disk, or a delta larger than resident_max_bytes alone, which could never be
- * served), CORE_E_STORE_UNAVAILABLE, and those of delta_compile(). After an error the
+ * served), CORE_E_STORE_UNAVAILABLE (I/O, or the store is read-only: not for a dry run),
+ * and those of delta_compile(). After an error the
  * store is as before; only after a crash may a version be left that gc removes. */
 int ads_put(struct ads_store *store, const char *task, const struct core_file *file, size_t n_files,
             const struct ads_put_options *opt, struct ads_info *info, struct core_err *err);
@@ -123,12 +135,14 @@ int ads_run_async(struct ads_store *store, void (*work)(void *arg), void *arg,
 
 /* Moves the pointer: to `version` (full or unique prefix of >= 8), or NULL for
  * the one that was current before this one, so that a second rollback undoes the
- * first. CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION. Blocks. */
+ * first. CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION, CORE_E_STORE_UNAVAILABLE,
+ * CORE_E_STORE_FULL. Blocks. */
 int ads_rollback(struct ads_store *store, const char *task, const char *version,
                  struct ads_info *info, struct core_err *err);
 /* Removes the task (version NULL) or one version that is not current. Requests in
  * flight keep their adapter. A version that no task names any more leaves the disk.
- * Blocks. CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION, CORE_E_BUSY: it is current. */
+ * Blocks. CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION, CORE_E_BUSY (it is current),
+ * CORE_E_STORE_UNAVAILABLE, CORE_E_STORE_FULL (not even the reserve was enough). */
 int ads_delete(struct ads_store *store, const char *task, const char *version,
                struct core_err *err);
 

@@ -79,8 +79,10 @@ int ads__move(struct ads_store *s, const struct ads__record *r, struct ads__vers
 
 /* ---- healing ------------------------------------------------------------------------ */
 
-/* Takes entry i out; if it was current, the one that was before comes back. */
-static void heal_entry(struct ads__record *r, size_t i)
+/* Takes entry i out; if it was current, the one that was before comes back. In a
+ * read-only store under its old generation: a new one cannot be written down, so
+ * someone else would give the same number to another version. */
+static void heal_entry(struct ads_store *s, struct ads__record *r, size_t i)
 {
     const bool was_current = r->current == (long)i;
     const uint64_t was = r->generation;
@@ -88,7 +90,9 @@ static void heal_entry(struct ads__record *r, size_t i)
 
     memcpy(version, r->entry[i].version, sizeof(version));
     ads__record_remove(r, i);
-    if (was_current)
+    if (was_current && s->disk.read_only[0])
+        r->current = ads__record_before(r);
+    else if (was_current)
         ads__record_move(r, ads__record_before(r));
     core_log(CORE_LOG_WARN,
              "event=version_lost task=%s version=%s was_current=%d fallback=%s generation=%" PRIu64
@@ -139,7 +143,7 @@ static int resolve_versions(struct ads_store *s, struct ads__record *r, struct a
             rc = ads__disk_set_aside(&s->disk, r->entry[i].version, why.msg, err);
             if (rc < 0)
                 return rc;
-            heal_entry(r, i);
+            heal_entry(s, r, i);
             ++*n_healed;
             continue;
         }
@@ -293,7 +297,7 @@ static int condemn_in(struct ads_store *s, const struct ads__task *t, const char
 
     if (rc < 0)
         return rc;
-    heal_entry(&r, (size_t)ads__record_find(&r, hash));
+    heal_entry(s, &r, (size_t)ads__record_find(&r, hash));
     rc = ads__move(s, &r, &fresh, &why);
     if (rc < 0) {
         core_log(CORE_LOG_ERROR, "event=pointer_not_written task=%s reason=\"%s\"", r.task,

@@ -1,4 +1,4 @@
-/* server/api/info_get.c - GET /v1/info: model, limits, build. Says where nothing
+/* server/api/info_get.c - GET /v1/info: model, limits, store, build. Says where nothing
  * lies: paths of the server are not shown. */
 #include "adapters_store/ads_store.h"
 #include "core/base/err.h"
@@ -70,6 +70,21 @@ static void write_engine(struct json_writer *w, const struct engine *e)
     jw_object_end(w);
 }
 
+static void write_store(struct json_writer *w, const struct ads_store *store)
+{
+    const char *why = ads_store_read_only(store);
+
+    jw_object(w);
+    jw_key(w, "read_only");
+    jw_bool(w, why != NULL);
+    jw_key(w, "reason");
+    if (why)
+        jw_cstr(w, why);
+    else
+        jw_null(w);
+    jw_object_end(w);
+}
+
 enum srv_outcome srv_info_get(struct srv_request *r)
 {
     const struct srv *s = r->srv;
@@ -92,6 +107,11 @@ enum srv_outcome srv_info_get(struct srv_request *r)
     jw_key(&w, "engine"); /* the same limits after their defaults were worked out */
     if (is_loaded)
         write_engine(&w, s->engine);
+    else
+        jw_null(&w);
+    jw_key(&w, "store");
+    if (is_loaded)
+        write_store(&w, s->store);
     else
         jw_null(&w);
     jw_key(&w, "build");

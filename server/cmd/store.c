@@ -1,5 +1,5 @@
 /* server/cmd/store.c - peftd store: what the store holds, and is it sound? No model is
- * opened, so nothing is compiled. */
+ * opened, so nothing is compiled. There must be a store; `ls` changes nothing in it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -39,7 +39,8 @@ static int store_verify(struct ads_store *store, struct core_err *err)
     const int rc = ads_store_verify(store, &n_good, &n_damaged, err);
 
     if (rc == 0)
-        printf("%zu versions are good, %zu were damaged and set aside\n", n_good, n_damaged);
+        printf("%zu versions are good, %zu %s\n", n_good, n_damaged,
+               ads_store_read_only(store) ? "are damaged" : "were damaged and set aside");
     return rc == 0 && n_damaged ? 1 : rc;
 }
 
@@ -55,7 +56,7 @@ static int store_gc(struct ads_store *store, struct core_err *err)
 
 int cmd_store(const struct srv_config *cfg, int argc, char **argv)
 {
-    const struct ads_options opt = {.dir = cfg->store};
+    struct ads_options opt = {.dir = cfg->store, .must_exist = true};
     struct ads_store *store = NULL;
     struct core_err err = {0};
     int rc;
@@ -65,6 +66,7 @@ int cmd_store(const struct srv_config *cfg, int argc, char **argv)
         fprintf(stderr, "peftd store: ls, verify or gc?\n");
         return 2;
     }
+    opt.read_only = argv[0][0] == 'l';
     rc = ads_store_open(&store, &opt, &err);
     if (rc == 0 && argv[0][0] == 'l')
         rc = store_ls(store);
@@ -73,7 +75,7 @@ int cmd_store(const struct srv_config *cfg, int argc, char **argv)
     else if (rc == 0)
         rc = store_gc(store, &err);
     if (rc < 0)
-        fprintf(stderr, "peftd store: %s\n", err.msg);
+        fprintf(stderr, "peftd store: %s: %s\n", cfg->store, err.msg);
     ads_store_close(&store);
     return rc != 0;
 }

@@ -36,11 +36,12 @@ class Answer:
 class Server(Process):
     """Starts peftd on a free port with a store of its own; use as a context. `base` is one of the goldens' bases, or a path."""
 
-    def __init__(self, base, *args, env=None, ready=True):
+    def __init__(self, base, *args, env=None, ready=True, preexec_fn=None):
         self.dir = tempfile.TemporaryDirectory(prefix="peftd-test-")
         self.store = os.path.join(self.dir.name, "store")
         super().__init__([PEFTD, "serve", "--model", os.path.join(GOLDEN, "bases", base), "--listen", "127.0.0.1:0",
-                          "--store", self.store, *args], os.path.join(self.dir.name, "log"), {**os.environ, **(env or {})})
+                          "--store", self.store, *args], os.path.join(self.dir.name, "log"), {**os.environ, **(env or {})},
+                         preexec_fn)
         self.listen()
         if ready:
             self.wait_until(lambda: self.request("GET", "/readyz").status == 200)

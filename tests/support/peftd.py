@@ -22,11 +22,12 @@ class Process:
 
     STOP_SECONDS = 60
 
-    def __init__(self, command, log_path, env=None):
+    def __init__(self, command, log_path, env=None, preexec_fn=None):
         self.log_path = Path(log_path)
         self.port = None
         with open(self.log_path, "wb") as log:
-            self.process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log, env=env)
+            self.process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log, env=env,
+                                            preexec_fn=preexec_fn)
 
     def __enter__(self):
         return self
