@@ -211,6 +211,41 @@ int ads__disk_task_write(struct ads__disk *d, const char *task, const struct cor
     return rc;
 }
 
+int ads__disk_task_remove(struct ads__disk *d, const char *task, struct core_err *err)
+{
+    char name[ADS_NAME_MAX + 6];
+
+    task_file(name, task);
+    return ads__sys_unlink(d->tasks, name) < 0 && errno != ENOENT ? ads__errno(err, name) : 0;
+}
+
+static const char floor_name[] = "generations";
+
+int ads__disk_floor_read(const struct ads__disk *d, uint64_t *floor, struct core_err *err)
+{
+    struct core_buf text = {0};
+    struct core_err why = {0};
+    uint64_t n = 0;
+    int end = -1, rc = ads__file_read(d->root, floor_name, 32, &text, &why);
+
+    if (rc == 0 && (sscanf(text.p, "%19" SCNu64 "\n%n", &n, &end) != 1 || end != (int)text.n))
+        rc = core_err_set(&why, CORE_E_ADAPTER_INVALID, "%s: not one number", floor_name);
+    core_buf_release(&text);
+    if (rc < 0)
+        return core_err_set(err, rc == CORE_E_ADAPTER_INVALID ? CORE_E_STORE_UNAVAILABLE : rc, "%s",
+                            why.msg);
+    *floor = n;
+    return 0;
+}
+
+int ads__disk_floor_write(struct ads__disk *d, uint64_t floor, struct core_err *err)
+{
+    char text[24];
+    const int n = snprintf(text, sizeof(text), "%" PRIu64 "\n", floor);
+
+    return replace_file(d, d->root, floor_name, text, (size_t)n, err);
+}
+
 /* ---- opening ---------------------------------------------------------------------- */
 
 /* The directory, or its file system, may not be written: what is in it can be served. */

@@ -17,6 +17,7 @@ int ads__sys_open(int dir, const char *name, int flags);
 int ads__sys_mkdir(int dir, const char *name);
 int ads__sys_fsync(int fd);
 int ads__sys_rename(int from_dir, const char *from, int to_dir, const char *to);
+int ads__sys_unlink(int dir, const char *name);
 int ads__sys_flock(int fd, int how); /* LOCK_EX or LOCK_SH; EWOULDBLOCK at once */
 int ads__sys_may_write(int dir);     /* 0, or -1 and errno, which says why not */
 ssize_t ads__sys_write(int fd, const void *bytes, size_t n);

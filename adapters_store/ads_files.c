@@ -93,6 +93,11 @@ int ads__sys_rename(int from_dir, const char *from, int to_dir, const char *to)
     return must_fail_write() ? -1 : renameat(from_dir, from, to_dir, to);
 }
 
+int ads__sys_unlink(int dir, const char *name)
+{
+    return must_fail_write() ? -1 : unlinkat(dir, name, 0);
+}
+
 int ads__sys_flock(int fd, int how)
 {
     return must_fail() ? -1 : flock(fd, how | LOCK_NB);

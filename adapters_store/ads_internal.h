@@ -318,6 +318,12 @@ int ads__disk_task_read(const struct ads__disk *d, const char *task, struct core
  * store is read-only: what is healed there is healed in memory. */
 int ads__disk_task_write(struct ads__disk *d, const char *task, const struct core_buf *text,
                          const struct core_buf *old, struct core_err *err);
+int ads__disk_task_remove(struct ads__disk *d, const char *task, struct core_err *err);
+/* The file "generations": no name whose pointer file is gone ever had a higher one. 0 if
+ * there is no such file. CORE_E_STORE_UNAVAILABLE if it makes no sense: to guess could
+ * give a generation twice. */
+int ads__disk_floor_read(const struct ads__disk *d, uint64_t *floor, struct core_err *err);
+int ads__disk_floor_write(struct ads__disk *d, uint64_t floor, struct core_err *err);
 /* Calls visit for every name in tasks/ (without .json) or in versions/, until it
  * returns nonzero, which is returned. */
 int ads__disk_each(const struct ads__disk *d, bool is_version,
@@ -345,8 +351,10 @@ struct ads_store {
     /* the gate */
     struct ads__disk disk;
     uint64_t scan;
-    size_t n_skipped; /* pointer files that we could not take up: versions that look
-                       * unused may be theirs, so none is removed from disk */
+    size_t n_tombstones; /* pointer files of deleted tasks, or a few more */
+    size_t fold_more;    /* see ads__fold_if_many() */
+    size_t n_skipped;             /* pointer files that we could not take up: versions that look
+                                   * unused may be theirs, so none is removed from disk */
     /* synced data */
     struct core_mutex lock;
     pthread_cond_t changed; /* gate free; a pin or a load gone */
@@ -371,10 +379,14 @@ void ads__wake(struct ads_store *s); /* lock held */
 
 /* ads_sync.c; gate. Takes up every pointer file. */
 int ads__sync(struct ads_store *s, struct core_err *err);
+/* Replaces all tombstones by one number that is at least as high. */
+int ads__fold(struct ads_store *s, struct core_err *err);
+void ads__fold_if_many(struct ads_store *s); /* logs if it fails */
 /* Writes `r` and makes it the task's state. `fresh` as in ads__index_prepare(). */
 int ads__move(struct ads_store *s, const struct ads__record *r, struct ads__version **fresh,
               struct core_err *err);
-/* The record of a task as it is now; a tombstone or an empty one if it has none. */
+/* The record of a task as it is now. If it has none, an empty one whose generation is
+ * that of its tombstone, or the highest of all that were folded. */
 int ads__record_now(struct ads_store *s, const char *task, struct ads__record *out,
                     struct core_err *err);
 /* Looks again at a version whose load found damage. 0: it is good now. Else it is

@@ -477,7 +477,7 @@ static int plan_delete(struct ads_store *s, const char *task, const char *versio
     if (a) {
         ads__record_remove(after, (size_t)ads__record_find(after, a->v->hash));
     } else {
-        after->n = 0; /* a tombstone: the generation goes on from here */
+        after->n = 0; /* a tombstone: the generation goes on from here; see ads__fold() */
         after->current = -1;
     }
     return 0;
@@ -499,6 +499,8 @@ int ads_delete(struct ads_store *s, const char *task, const char *version, struc
     for (size_t i = 0; rc == 0 && i < before.n; i++)
         if (ads__record_find(&after, before.entry[i].version) < 0)
             remove_unused(s, &before.entry[i]);
+    if (rc == 0)
+        ads__fold_if_many(s);
     ads__gate_leave(s);
     ads__record_release(&before);
     ads__record_release(&after);

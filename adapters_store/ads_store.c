@@ -186,6 +186,7 @@ int ads_store_rescan(struct ads_store *s, struct core_err *err)
     if (rc < 0)
         return rc;
     ads__disk_sweep(&s->disk);
+    ads__fold_if_many(s);
     ads__gate_leave(s);
     return 0;
 }
@@ -350,6 +351,8 @@ int ads_store_gc(struct ads_store *s, size_t *n_removed, struct core_err *err)
         rc = ads__disk_remove(&s->disk, c.names.p + i, err);
         n += rc == 0;
     }
+    if (rc == 0)
+        rc = ads__fold(s, err);
     ads__disk_sweep(&s->disk);
     ads__gate_leave(s);
     core_buf_release(&c.names);

@@ -8,6 +8,7 @@
  *   tmp/                      unfinished uploads; emptied at open
  *   damaged/                  versions set aside, with reason.txt
  *   format, lock              "peftd-store 1"; flock'ed around each move
+ *   generations, reserve      what deleted tasks leave; room for a delete on a full disk
  *
  * A version's name is the SHA-256 of its content (ads_content_hash()). A pointer
  * moves by writing a new file, fsync, rename, fsync of the directory; nothing is
@@ -15,7 +16,9 @@
  * may share one directory. README.md has the format byte by byte.
  *
  * A (task, generation) pair names one version for ever: a deleted task leaves a
- * tombstone, and a later one of that name counts on from it.
+ * tombstone, and a later one of that name counts on from it. When there are many (256), or
+ * at a gc, tombstones become one number, the highest generation among them: names that
+ * are new after that count on from there, 1 no longer.
  *
  * In memory a version is ABSENT, LOADING or RESIDENT (compiled, struct delta).
  * Residents are bounded in bytes; the least recently used that nobody has pinned
@@ -74,8 +77,8 @@ const char *ads_store_read_only(const struct ads_store *store);
 int ads_store_rescan(struct ads_store *store, struct core_err *err);
 
 /* Removes from disk what no task names: versions of puts that did not end, files in
- * tmp/. CORE_E_STORE_UNAVAILABLE, and nothing is removed, if some task could not be
- * read. Blocks. */
+ * tmp/, tombstones. *n_removed: of versions. CORE_E_STORE_UNAVAILABLE, and nothing is removed, if
+ * some task could not be read. Blocks. */
 int ads_store_gc(struct ads_store *store, size_t *n_removed, struct core_err *err);
 /* Reads and hashes every version; a damaged one is set aside as a load would, or only
  * counted if the store is read-only. Blocks. */

@@ -12,6 +12,8 @@
 #include "core/base/alloc.h"
 #include "core/base/log.h"
 
+enum { TOMBSTONES_MAX = 256 }; /* each costs a block on disk and a read at open */
+
 static void fresh_free(struct ads__version **fresh)
 {
     struct ads__dead dead = {.version = *fresh};
@@ -70,10 +72,12 @@ int ads__move(struct ads_store *s, const struct ads__record *r, struct ads__vers
     if (rc < 0)
         return rc;
     rc = write_record(s, r, err);
-    if (rc < 0)
+    if (rc < 0) {
         ads__change_release(&c);
-    else
-        commit(s, &c, fresh);
+        return rc;
+    }
+    s->n_tombstones += r->n == 0;
+    commit(s, &c, fresh);
     return rc;
 }
 
@@ -200,7 +204,7 @@ int ads__record_now(struct ads_store *s, const char *task, struct ads__record *o
     *out = (struct ads__record){.current = -1};
     memcpy(out->task, task, strlen(task) + 1);
     rc = read_record(s, task, out, err); /* a tombstone? */
-    return rc == 1 ? 0 : rc;
+    return rc == 1 ? ads__disk_floor_read(&s->disk, &out->generation, err) : rc;
 }
 
 static int sync_task(struct ads_store *s, const char *task, struct core_err *err)
@@ -213,6 +217,7 @@ static int sync_task(struct ads_store *s, const char *task, struct core_err *err
 
     if (rc != 0)
         goto out;
+    s->n_tombstones += r.n == 0;
     t = ads__index_task(s, task);
     if (t && ads__index_equals(t, &r))
         goto out;
@@ -265,6 +270,7 @@ int ads__sync(struct ads_store *s, struct core_err *err)
         rc = core_err_nomem(err, "task names");
     s->scan++;
     s->n_skipped = 0;
+    s->n_tombstones = 0;
     for (size_t i = 0; rc == 0 && i < names.n; i += strlen(names.p + i) + 1)
         rc = sync_one(s, names.p + i, err);
     for (size_t i = 0; rc == 0 && i < s->index.task.n;) { /* those whose file is gone */
@@ -281,6 +287,74 @@ int ads__sync(struct ads_store *s, struct core_err *err)
     }
     core_buf_release(&names);
     return rc;
+}
+
+/* ---- the end of tombstones ------------------------------------------------------------------ */
+
+/* Fills `found` with the tasks that are tombstones, and raises *floor to the highest. */
+static int find_tombstones(struct ads_store *s, const struct core_buf *names,
+                           struct core_buf *found, uint64_t *floor, struct core_err *err)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc >= 0 && i < names->n; i += strlen(names->p + i) + 1) {
+        struct ads__record r = {.current = -1};
+        struct core_err why = {0};
+
+        if (ads__index_task(s, names->p + i))
+            continue;
+        rc = read_record(s, names->p + i, &r, &why);
+        if (rc == 0 && r.n == 0) {
+            core_buf_add(found, names->p + i, strlen(names->p + i) + 1);
+            *floor = r.generation > *floor ? r.generation : *floor;
+        }
+        ads__record_release(&r);
+        if (rc == CORE_E_NOMEM)
+            core_err_set(err, rc, "%s", why.msg);
+        else
+            rc = 0; /* what cannot be read, or makes no sense, is no tombstone: it stays */
+    }
+    if (rc == 0 && found->is_short)
+        rc = core_err_nomem(err, "task names");
+    return rc;
+}
+
+/* The number is on disk before the first tombstone goes, and it never falls. So whoever
+ * dies between two steps leaves a number that is higher than need be, which does no
+ * harm, and a process that did not see it happen reads the number when it needs it. */
+int ads__fold(struct ads_store *s, struct core_err *err)
+{
+    struct core_buf names = {0}, found = {0};
+    uint64_t was = 0, floor;
+    int rc = ads__disk_floor_read(&s->disk, &was, err);
+
+    floor = was;
+    if (rc == 0)
+        rc = ads__disk_each(&s->disk, false, collect, &names, err);
+    if (rc == 0 && names.is_short)
+        rc = core_err_nomem(err, "task names");
+    if (rc == 0)
+        rc = find_tombstones(s, &names, &found, &floor, err);
+    if (rc == 0 && floor > was)
+        rc = ads__disk_floor_write(&s->disk, floor, err);
+    for (size_t i = 0; rc == 0 && i < found.n; i += strlen(found.p + i) + 1)
+        rc = ads__disk_task_remove(&s->disk, found.p + i, err);
+    if (rc == 0)
+        s->n_tombstones = 0;
+    s->fold_more = s->n_tombstones; /* after a failure not again at every delete */
+    core_buf_release(&names);
+    core_buf_release(&found);
+    return rc;
+}
+
+void ads__fold_if_many(struct ads_store *s)
+{
+    struct core_err err = {0};
+
+    if (s->disk.read_only[0] || s->n_tombstones < s->fold_more + TOMBSTONES_MAX)
+        return;
+    if (ads__fold(s, &err) < 0)
+        core_log(CORE_LOG_WARN, "event=tombstones_not_folded reason=\"%s\"", err.msg);
 }
 
 /* ---- a version whose bytes are wrong ------------------------------------------------------- */

@@ -419,6 +419,90 @@ START_TEST(a_generation_is_never_given_twice_not_even_after_a_delete)
 }
 END_TEST
 
+START_TEST(tombstones_go_and_their_generations_do_not)
+{
+    unsigned n_most = 0;
+    char name[16];
+    FILE *f;
+
+    ads_fx_must_put(&fx, "kept", 1);
+    ads_fx_must_put(&fx, "t", 1);
+    ads_fx_must_put(&fx, "t", 2);
+    ck_assert_int_eq(ads_delete(fx.store, "t", NULL, NULL), 0);
+    for (unsigned i = 0; i < 600; i++) { /* names that never come back */
+        unsigned n;
+
+        snprintf(name, sizeof(name), "x%u", i);
+        ads_fx_must_put(&fx, name, 1);
+        ck_assert_int_eq(ads_delete(fx.store, name, NULL, NULL), 0);
+        n = ads_fx_count(&fx, "tasks");
+        n_most = n > n_most ? n : n_most;
+    }
+    ck_assert_uint_le(n_most, 257);
+    assert_same_after_reopen();
+    ck_assert_uint_eq(generation("kept"), 1);
+    ads_fx_must_put(&fx, "t", 1);
+    ck_assert_uint_gt(generation("t"), 2);
+    ads_fx_must_put(&fx, "x599", 2);
+    ck_assert_uint_gt(generation("x599"), 1);
+
+    /* Generations that make no sense: nothing is given twice, and the rest goes on. */
+    ads_fx_close(&fx);
+    snprintf(name, sizeof(name), "%s", "nonsense\n");
+    for (unsigned i = 0; i < 2; i++) {
+        char path[300];
+        struct core_err err = {0};
+
+        snprintf(path, sizeof(path), "%s/generations", fx.dir);
+        f = fopen(path, "w");
+        fputs(i ? "12" : name, f);
+        fclose(f);
+        ads_fx_open(&fx);
+        ads_fx_must_put(&fx, "t", 2 + i);
+        if (i == 0) {
+            struct ads_upload up;
+            struct ads_info info = {0};
+
+            ads_fx_upload(&fx, &up, 1);
+            ck_assert_int_eq(ads_put(fx.store, "new", up.file, 3, NULL, &info, &err),
+                             CORE_E_STORE_UNAVAILABLE);
+            ck_assert_ptr_nonnull(strstr(err.msg, "generations"));
+        } else {
+            ads_fx_must_put(&fx, "new", 1);
+            ck_assert_uint_eq(generation("new"), 13);
+        }
+        ads_fx_close(&fx);
+    }
+    ads_fx_open(&fx);
+}
+END_TEST
+
+/* One store deletes or folds behind the other's back. */
+START_TEST(two_stores_on_one_directory_share_the_generations)
+{
+    struct ads_store *one = fx.store, *two = NULL;
+    size_t n;
+
+    ads_fx_must_put(&fx, "t", 1);
+    ads_fx_must_put(&fx, "t", 2);
+    ck_assert_int_eq(ads_store_open(&two, &fx.opt, NULL), 0);
+    ck_assert_int_eq(ads_delete(two, "t", NULL, NULL), 0);
+    ck_assert_int_eq(ads_store_gc(two, &n, NULL), 0);
+    ck_assert_uint_eq(ads_fx_count(&fx, "tasks"), 0);
+    ads_fx_must_put(&fx, "t", 1); /* `one` knew it as generation 2, and has not looked since */
+    ck_assert_uint_eq(generation("t"), 3);
+    ads_fx_must_put(&fx, "u", 1); /* a name that never was: 3 too, since only one number is kept */
+    ck_assert_uint_eq(generation("u"), 3);
+    ck_assert_int_eq(ads_delete(one, "t", NULL, NULL), 0);
+    ck_assert_int_eq(ads_store_gc(one, &n, NULL), 0);
+    fx.store = two;
+    ads_fx_must_put(&fx, "t", 3);
+    ck_assert_uint_eq(generation("t"), 4);
+    fx.store = one;
+    ads_store_close(&two);
+}
+END_TEST
+
 START_TEST(tasks_are_listed_in_order_of_name_page_by_page)
 {
     struct ads_info info[100];
@@ -576,6 +660,8 @@ Suite *store_suite(void)
     tcase_add_test(t, a_rollback_goes_to_the_version_that_was_current_before);
     tcase_add_test(t, deleting_keeps_the_current_version_and_a_deleted_task_is_gone);
     tcase_add_test(t, a_generation_is_never_given_twice_not_even_after_a_delete);
+    tcase_add_test(t, tombstones_go_and_their_generations_do_not);
+    tcase_add_test(t, two_stores_on_one_directory_share_the_generations);
     tcase_add_test(t, tasks_are_listed_in_order_of_name_page_by_page);
     tcase_add_test(t, requests_are_counted_by_task);
     tcase_add_test(t, two_processes_on_one_directory_see_each_other);

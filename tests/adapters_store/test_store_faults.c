@@ -109,6 +109,13 @@ static int rescan(void)
     return ads_store_rescan(fx.store, &said);
 }
 
+static int gc(void)
+{
+    size_t n;
+
+    return ads_store_gc(fx.store, &n, &said);
+}
+
 static int open_again(void)
 {
     ads_fx_close(&fx);
@@ -128,6 +135,7 @@ static const struct operation {
     {"acquire", acquire, LOOKS},
     {"acquire of a damaged version", acquire_damaged, HEALS},
     {"rescan", rescan, LOOKS},
+    {"gc", gc, LOOKS},
     {"open", open_again, LOOKS},
 };
 enum { N_OPERATIONS = sizeof(operation) / sizeof(operation[0]) };
@@ -337,6 +345,55 @@ START_TEST(a_limit_on_the_size_of_files_is_a_full_store)
 }
 END_TEST
 
+/* Tombstones are folded, and that fails, or stops for ever, at each call: later the names
+ * go on counting, and what lives has not changed. */
+START_TEST(a_fold_cut_off_anywhere_gives_no_generation_twice)
+{
+    const bool is_sticky = _i % 2, is_memory = _i == 2;
+    atomic_long *const fail_at = is_memory ? &core__alloc_fail_at : &ads__fail_at;
+    bool is_done = false;
+
+    ads_fx_must_put(&fx, "x", 4);
+    ads_fx_must_put(&fx, "x", 5);
+    ads_fx_must_put(&fx, "y", 4);
+    ck_assert_int_eq(ads_delete(fx.store, "x", NULL, NULL), 0);
+    ck_assert_int_eq(ads_delete(fx.store, "y", NULL, NULL), 0);
+    ads_fx_dump(&fx, false, &before);
+    ads_fx_close(&fx);
+    ads_fx_save(&fx);
+    ads__fail_errno = EIO;
+    for (long k = 0; !is_done; k++) {
+        struct ads_info info = {0};
+        size_t n;
+        int rc;
+
+        ck_assert_int_lt(k, 3000);
+        ads_fx_close(&fx);
+        ads_fx_restore(&fx);
+        ads_fx_open(&fx);
+        said = (struct core_err){0};
+        ads__fail_sticky = is_sticky;
+        atomic_store(fail_at, k);
+        rc = ads_store_gc(fx.store, &n, &said);
+        is_done = atomic_exchange(fail_at, -1) > (is_sticky ? 0 : -1);
+        ads__fail_sticky = false;
+        ck_assert_int_eq(said.code, rc);
+        ads_fx_reopen(&fx);
+        assert_state(&before, "fold", k);
+        ck_assert(!is_done || ads_fx_count(&fx, "tasks") == 3);
+        ck_assert_int_eq(ads_fx_put(&fx, "x", 6, &info), 0);
+        ck_assert_msg(info.generation == 3, "x after call %ld: %llu", k,
+                      (unsigned long long)info.generation);
+        ads_info_release(&info);
+        ck_assert_int_eq(ads_fx_put(&fx, "y", 6, &info), 0);
+        ck_assert_msg(info.generation == 2 || info.generation == 3, "y after call %ld", k);
+        ads_info_release(&info);
+    }
+    core_buf_release(&before);
+    core_buf_release(&now);
+}
+END_TEST
+
 /* A process that puts when `go` ends, and dies at system call k. It is made while this one has
  * no store open, and hence no thread that could hold a lock at the fork. */
 static pid_t start_mortal(long k, const int go[2])
@@ -398,6 +455,7 @@ Suite *store_faults_suite(void)
     tcase_add_loop_test(t, every_system_call_may_be_the_last, 0, N_OPERATIONS);
     tcase_add_loop_test(t, a_full_disk_stops_no_delete, 0, N_FULL);
     tcase_add_test(t, a_limit_on_the_size_of_files_is_a_full_store);
+    tcase_add_loop_test(t, a_fold_cut_off_anywhere_gives_no_generation_twice, 0, 3);
     tcase_add_test(t, what_a_dying_process_moved_is_seen_by_the_other);
     suite_add_tcase(s, t);
     return s;

@@ -121,6 +121,7 @@ void ads_fx_save(const struct ads_fx *fx)
     char saved[300];
 
     snprintf(saved, sizeof(saved), "%s.saved", fx->dir);
+    remove_tree(saved, "");
     copy_tree(fx->dir, saved);
 }
 
