@@ -353,8 +353,8 @@ struct ads_store {
     uint64_t scan;
     size_t n_tombstones; /* pointer files of deleted tasks, or a few more */
     size_t fold_more;    /* see ads__fold_if_many() */
-    size_t n_skipped;             /* pointer files that we could not take up: versions that look
-                                   * unused may be theirs, so none is removed from disk */
+    size_t n_skipped;    /* pointer files that we could not take up: versions that look
+                          * unused may be theirs, so none is removed from disk */
     /* synced data */
     struct core_mutex lock;
     pthread_cond_t changed; /* gate free; a pin or a load gone */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "adapters_store/ads_internal.h"
+#include "adapters_store/ads_pick.h"
 #include "core/base/alloc.h"
 #include "core/base/log.h"
 #include "core/delta/delta.h"
@@ -54,14 +55,9 @@ static int check_file(struct put *p, size_t i, struct core_err *err)
 {
     const struct core_file *f = &p->file[i];
 
-    if (!ads_file_name_ok(f->name))
+    if (!ads_pick_keeps(f->name))
         return core_err_set_param(err, CORE_E_BAD_FIELD, "file",
-                                  "file name '%.100s': only A-Z a-z 0-9 . _ - may be in it, "
-                                  "no dot first",
-                                  f->name);
-    if (strcmp(f->name, "version.json") == 0 || strcmp(f->name, "reason.txt") == 0)
-        return core_err_set_param(err, CORE_E_BAD_FIELD, "file",
-                                  "file name %s: the store has one of its own", f->name);
+                                  "file '%.100s' is none that a version keeps", f->name);
     if (i > 0 && strcmp(p->file[i - 1].name, f->name) == 0)
         return core_err_set_param(err, CORE_E_BAD_FIELD, "file", "file %s is there twice", f->name);
     if (__builtin_add_overflow(p->n_bytes, (uint64_t)f->n_bytes, &p->n_bytes) ||

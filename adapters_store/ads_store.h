@@ -3,7 +3,7 @@
  *
  * On disk (a plain directory; ls, rsync and NFS can carry it):
  *
- *   versions/<sha256>/        immutable: the files as uploaded, and version.json
+ *   versions/<sha256>/        immutable: the files that ads_pick.h keeps, and version.json
  *   tasks/<task>.json         the task's pointer: version, generation, history
  *   tmp/                      unfinished uploads; emptied at open
  *   damaged/                  versions set aside, with reason.txt
@@ -87,7 +87,7 @@ int ads_store_verify(struct ads_store *store, size_t *n_good, size_t *n_damaged,
 
 /* True for [A-Za-z0-9][A-Za-z0-9._-]{0,127}. "base" is valid and reserved. */
 bool ads_name_ok(const char *name);
-/* A file name of an upload: [A-Za-z0-9._-], no leading dot, at most 128. */
+/* A file name in a version: [A-Za-z0-9._-], no leading dot, at most 128. */
 bool ads_file_name_ok(const char *name);
 
 /* Content hash of a set of files: SHA-256 over, for each file in order of name,
@@ -120,10 +120,11 @@ struct ads_put_options {
  * fit is refused and nothing stays. When it returns 0 the version is synced to disk,
  * current and, if there was room, resident. A put of what is current already changes
  * nothing. Blocks (disk, fsync): call it from a worker (ads_run_async()). opt may be
- * NULL; *info is the caller's. info->is_new: no task had this content before.
- * CORE_E_BAD_FIELD (task name; file name, none, two alike), CORE_E_NAME_RESERVED,
- * CORE_E_VERSION_MISMATCH, CORE_E_BODY_TOO_LARGE, CORE_E_STORE_FULL (store_max_bytes,
- * the disk, or a delta larger than resident_max_bytes alone, which could never be
+ * NULL; *info is the caller's. info->is_new: no task had this content before. The files
+ * are those that ads_pick() picked, and the version is the hash of all of them.
+ * CORE_E_BAD_FIELD (task name; a file that ads_pick_keeps() does not know, none, two alike),
+ * CORE_E_NAME_RESERVED, CORE_E_VERSION_MISMATCH, CORE_E_BODY_TOO_LARGE, CORE_E_STORE_FULL
+ * (store_max_bytes, the disk, or a delta larger than resident_max_bytes alone, which could never be
  * served), CORE_E_STORE_UNAVAILABLE (I/O, or the store is read-only: not for a dry run),
  * and those of delta_compile(). After an error the
  * store is as before; only after a crash may a version be left that gc removes. */

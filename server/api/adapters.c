@@ -16,7 +16,8 @@ static void write_time(struct json_writer *w, const char *name, double seconds)
         jw_null(w);
 }
 
-void adapters_write(struct json_writer *w, const struct ads_info *info)
+void adapters_write(struct json_writer *w, const struct ads_info *info,
+                    const struct core_buf *ignored)
 {
     jw_object(w);
     jw_key(w, "task");
@@ -48,6 +49,10 @@ void adapters_write(struct json_writer *w, const struct ads_info *info)
     write_time(w, "last_used", info->last_used);
     jw_key(w, "requests");
     jw_uint(w, info->n_requests);
+    if (ignored) {
+        jw_key(w, "ignored");
+        jw_raw(w, ignored->p, ignored->n);
+    }
     jw_object_end(w);
 }
 

@@ -4,12 +4,15 @@
 #define SERVER_API_ADAPTERS_H
 
 #include "adapters_store/ads_store.h"
+#include "core/base/buf.h"
 #include "server/request.h"
 
 struct json_writer;
 
-/* Writes the adapter object of api.md. */
-void adapters_write(struct json_writer *w, const struct ads_info *info);
+/* Writes the adapter object of api.md. `ignored`: JSON text of that field, of a PUT, or
+ * NULL. */
+void adapters_write(struct json_writer *w, const struct ads_info *info,
+                    const struct core_buf *ignored);
 
 /* True for a version as clients may write it: the hash, or a prefix of it. */
 bool adapters_version_ok(const char *text);

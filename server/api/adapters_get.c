@@ -27,7 +27,7 @@ enum srv_outcome srv_adapters_get(struct srv_request *r)
         srv_reply_error(r, &err);
         return SRV_ANSWERED;
     }
-    adapters_write(&w, &info);
+    adapters_write(&w, &info, NULL);
     snprintf(etag, sizeof(etag), "\"%s\"", info.version);
     srv_reply_header(r, "ETag", etag);
     ads_info_release(&info);

@@ -66,7 +66,7 @@ static bool write_page(struct srv *s, struct json_writer *w, const struct page *
         memcpy(after, info[n - 1].task, sizeof(after));
         for (size_t i = 0; i < n; i++) {
             if (is_wanted(p, &info[i]) && n_written < p->limit) {
-                adapters_write(w, &info[i]);
+                adapters_write(w, &info[i], NULL);
                 n_written++;
                 memcpy(last, info[i].task, ADS_NAME_MAX + 1);
             } else if (is_wanted(p, &info[i])) {

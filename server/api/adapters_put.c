@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "adapters_store/ads_pick.h"
 #include "core/base/err.h"
 #include "server/api/adapters.h"
 #include "server/api/infer.h"
@@ -17,6 +18,7 @@ struct put {
     struct ads_put_options opt;
     char if_match[ADS_VERSION_LEN + 1];
     const char *form_type; /* Content-Type of a multipart form, else NULL: a tar */
+    struct core_buf ignored;
 };
 
 static int put_work(struct adapters_work *w)
@@ -24,6 +26,7 @@ static int put_work(struct adapters_work *w)
     struct put *p = (struct put *)w;
     struct srv_request *r = w->r;
     struct upload u = {0};
+    struct ads_pick pick = {0};
     int rc;
 
     if (p->form_type)
@@ -32,9 +35,16 @@ static int put_work(struct adapters_work *w)
     else
         rc = upload_read_tar(&u, r->body.p, r->body.n, r->srv->cfg.max_upload_bytes, &w->err);
     if (rc == 0)
-        rc = infer_params_check(u.file, u.n, &w->err);
+        rc = ads_pick(&pick, u.file, u.n, &w->err);
     if (rc == 0)
-        rc = ads_put(r->srv->store, r->task, u.file, u.n, &p->opt, &w->info, &w->err);
+        rc = infer_params_check(pick.file, pick.n, &w->err);
+    if (rc == 0)
+        rc = ads_put(r->srv->store, r->task, pick.file, pick.n, &p->opt, &w->info, &w->err);
+    if (rc == 0) {
+        p->ignored = pick.ignored;
+        pick.ignored = (struct core_buf){0};
+    }
+    ads_pick_release(&pick);
     upload_release(&u);
     return rc;
 }
@@ -46,7 +56,7 @@ static void put_answer(struct adapters_work *w)
     struct json_writer jw = {.out = &body};
     char etag[ADS_VERSION_LEN + 3];
 
-    adapters_write(&jw, &w->info);
+    adapters_write(&jw, &w->info, &p->ignored);
     snprintf(etag, sizeof(etag), "\"%s\"", w->info.version);
     if (!p->opt.is_dry_run)
         srv_reply_header(w->r, "ETag", etag);
@@ -68,6 +78,9 @@ static int read_type(struct srv_request *r, struct put *p, struct core_err *err)
         p->form_type = arena_text(&r->arena, type, strlen(type)); /* the worker reads it */
         return p->form_type ? 0 : core_err_nomem(err, "request");
     }
+    if (http_is_media_type(type, "application/zip") ||
+        http_is_media_type(type, "application/x-zip-compressed"))
+        return core_err_set_param(err, CORE_E_MEDIA_TYPE, "Content-Type", "%s", UPLOAD_NO_ZIP);
     for (size_t i = 0; i < sizeof(tar) / sizeof(tar[0]); i++)
         if (http_is_media_type(type, tar[i]))
             return 0;
@@ -132,6 +145,12 @@ static int read_options(struct srv_request *r, struct put *p, struct core_err *e
     return rc;
 }
 
+static void put_free(struct srv_request *r)
+{
+    core_buf_release(&((struct put *)r->state)->ignored);
+    adapters_state_free(r);
+}
+
 enum srv_outcome srv_adapters_put(struct srv_request *r)
 {
     struct put *p = arena_alloc(&r->arena, 1, sizeof(*p));
@@ -149,7 +168,7 @@ enum srv_outcome srv_adapters_put(struct srv_request *r)
     p->work.work = put_work;
     p->work.answer = put_answer;
     r->state = p;
-    r->state_free = adapters_state_free;
+    r->state_free = put_free;
     snprintf(r->label, sizeof(r->label), "%s", r->task);
     return adapters_run(r, &p->work);
 }

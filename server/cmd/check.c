@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "adapters_store/ads_pick.h"
 #include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/base/file.h"
@@ -88,6 +89,7 @@ static void print_program(const struct delta *d)
 static int check_one(const struct srv_config *cfg, const struct model *m, const char *path)
 {
     struct folder *f = core_calloc(1, sizeof(*f));
+    struct ads_pick pick = {0};
     struct core_err err = {0};
     struct delta *d = NULL;
     int rc;
@@ -98,16 +100,21 @@ static int check_one(const struct srv_config *cfg, const struct model *m, const 
     }
     rc = read_adapter(f, path, cfg->max_upload_bytes, &err);
     if (rc == 0)
-        rc = infer_params_check(f->files.file, f->files.n, &err);
+        rc = ads_pick(&pick, f->files.file, f->files.n, &err);
     if (rc == 0)
-        rc = delta_compile(&d, m, f->files.file, f->files.n, &err);
+        rc = infer_params_check(pick.file, pick.n, &err);
+    if (rc == 0)
+        rc = delta_compile(&d, m, pick.file, pick.n, &err);
     if (rc < 0 || !d) {
         fprintf(stderr, "%s: %s: %s\n", path, core_code_text(err.code), err.msg);
     } else {
         printf("%s: kind %s, method %s, %zu bytes\n", path, delta_kind_text(d->head.kind),
                d->method, d->n_bytes);
         print_program(d);
+        if (pick.ignored.n > 2) /* "[]" */
+            printf("  ignored: %s\n", pick.ignored.p);
     }
+    ads_pick_release(&pick);
     delta_free(d);
     folder_free(f);
     return rc;

@@ -66,15 +66,6 @@ static bool find_parameter(struct text value, const char *name, struct text *out
     return false;
 }
 
-/* What follows the last slash of either kind: some clients send a path. */
-static struct text last_name(struct text name)
-{
-    for (size_t i = name.n; i > 0; i--)
-        if (name.p[i - 1] == '/' || name.p[i - 1] == '\\')
-            return (struct text){.p = name.p + i, .n = name.n - i};
-    return name;
-}
-
 /* Reads a part's headers: the name that its file has, perhaps with folders. *is_field: it
  * is the name of a form's field. */
 static int read_headers(struct text h, struct text *name, bool *is_field, struct core_err *err)
@@ -169,7 +160,6 @@ static int read_part(struct upload *u, struct text part, const char *options, st
                                   (int)name.n, name.p, (int)name.n, name.p);
     if (upload__is_hidden(name.p, name.n))
         return 0;
-    name = last_name(name);
     blank += 4;
     return upload__add(u, name.p, name.n, blank, (size_t)(part.p + part.n - blank), NULL, err);
 }

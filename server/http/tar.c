@@ -98,6 +98,7 @@ static int read_entry(struct upload *u, struct archive *a, struct archive_entry 
     rc = read_bytes(a, name, (size_t)size, &bytes, err);
     if (rc < 0)
         return rc;
+    name = archive_entry_pathname(e);
     return upload__add(u, name, strlen(name), bytes, (size_t)size, bytes, err);
 }
 
@@ -112,6 +113,10 @@ int upload_read_tar(struct upload *u, const void *body, size_t n, uint64_t bytes
 
     if (!a)
         return core_err_nomem(err, "upload");
+    if (n >= 4 && (!memcmp(body, "PK\3\4", 4) || !memcmp(body, "PK\5\6", 4))) {
+        rc = core_err_set(err, CORE_E_ADAPTER_INVALID, "%s", UPLOAD_NO_ZIP);
+        goto out;
+    }
     archive_read_support_filter_gzip(a);
     archive_read_support_filter_zstd(a);
     archive_read_support_format_tar(a);

@@ -31,6 +31,27 @@ bool upload__is_hidden(const char *path, size_t n)
     return false;
 }
 
+/* Tidies a path in place; its new length, 0 if it names no file. */
+static size_t tidy(char *path)
+{
+    size_t n = 0;
+
+    for (char *p = path; *p; p++)
+        if (*p == '\\')
+            *p = '/';
+    for (const char *p = path; *p;) {
+        const size_t len = strcspn(p, "/"), step = len + (p[len] == '/');
+
+        if (len > 1 || (len == 1 && *p != '.')) {
+            memmove(path + n, p, step);
+            n += step;
+        }
+        p += step;
+    }
+    path[n] = 0;
+    return n && path[n - 1] != '/' ? n : 0;
+}
+
 int upload__add(struct upload *u, const char *name, size_t n_name, const void *bytes,
                 size_t n_bytes, void *owned, struct core_err *err)
 {
@@ -39,7 +60,8 @@ int upload__add(struct upload *u, const char *name, size_t n_name, const void *b
 
     if (n_name == 0 || n_name > UPLOAD_NAME_MAX || memchr(name, 0, n_name)) {
         rc = core_err_set(err, CORE_E_BAD_FIELD,
-                          "a file of the upload has no name, or one longer than 128 bytes");
+                          "a file of the upload has no name, or one longer than %d bytes",
+                          UPLOAD_NAME_MAX);
         goto out;
     }
     if (u->n == UPLOAD_FILES_MAX) {
@@ -54,6 +76,10 @@ int upload__add(struct upload *u, const char *name, size_t n_name, const void *b
     copy = core_strndup(name, n_name);
     if (!u->file || !u->owned || !copy) {
         rc = core_err_nomem(err, "upload");
+        goto out;
+    }
+    if (tidy(copy) == 0) {
+        rc = core_err_set(err, CORE_E_BAD_FIELD, "a file of the upload has no name");
         goto out;
     }
     u->file[u->n] = (struct core_file){.name = copy, .bytes = bytes, .n_bytes = n_bytes};

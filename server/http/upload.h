@@ -14,13 +14,15 @@ struct core_err;
 
 enum {
     UPLOAD_FILES_MAX = 256,
-    UPLOAD_NAME_MAX = 128, /* as ads_file_name_ok() */
+    UPLOAD_NAME_MAX = 512, /* with folders */
 };
+#define UPLOAD_NO_ZIP \
+    "a zip archive is not read: send a tar (tar cz -C FOLDER . | curl -T - ...) or a form"
 
 /* The files of one upload. Zero-initialise; upload_release(). */
 struct upload {
-    struct core_file *file; /* names and bytes belong to the upload, or, for a
-                             * multipart form, the bytes to the body */
+    struct core_file *file; /* names with their folders, "a/b.json"; names and bytes belong to the
+                             * upload, or, for a multipart form, the bytes to the body */
     size_t n;
     void **owned; /* [n] bytes to free, NULL where the body's */
 };
@@ -29,15 +31,14 @@ void upload_release(struct upload *u);
 /* Both readers leave out hidden files (upload__is_hidden()): they are not the library's. */
 
 /* multipart.c. `type` is the Content-Type with its boundary. Each part is a file:
- * named by its filename (without folders), else by its name; but a field that has the name
+ * named by its filename (folders with / or \), else by its name; but a field that has the name
  * of a query option (`options`, separated by spaces, or NULL) is meant as one, and refused.
  * CORE_E_BAD_FIELD (malformed: what; a query option), CORE_E_NOMEM. */
 int upload_read_multipart(struct upload *u, const char *type, const void *body, size_t n,
                           const char *options, struct core_err *err);
 
-/* tar.c. Regular files only; a file in a folder counts by its last name. No more
- * than `bytes_max` unpacked bytes in all.
- * CORE_E_ADAPTER_INVALID (not a tar, damaged), CORE_E_BAD_FIELD (a link or device, a name
+/* tar.c. Regular files only. No more than `bytes_max` unpacked bytes in all.
+ * CORE_E_ADAPTER_INVALID (not a tar, a zip, damaged), CORE_E_BAD_FIELD (a link or device, a name
  * with ".."), CORE_E_BODY_TOO_LARGE, CORE_E_NOMEM. */
 int upload_read_tar(struct upload *u, const void *body, size_t n, uint64_t bytes_max,
                     struct core_err *err);
@@ -46,7 +47,8 @@ int upload_read_tar(struct upload *u, const void *body, size_t n, uint64_t bytes
  * macOS, .git/config. Folders "." and ".." do not count. */
 bool upload__is_hidden(const char *path, size_t n);
 
-/* For the two readers. Appends a file, name copied; `owned` (may be NULL) is freed
+/* For the two readers. Appends a file, name copied: / for \, and without parts that are
+ * empty or a dot; `owned` (may be NULL) is freed
  * with the upload, or at once if this fails. */
 int upload__add(struct upload *u, const char *name, size_t n_name, const void *bytes,
                 size_t n_bytes, void *owned, struct core_err *err);

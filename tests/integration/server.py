@@ -7,6 +7,7 @@ import os
 import socket
 import tarfile
 import tempfile
+import zipfile
 
 from tests.support.peftd import Process, files_of, multipart
 
@@ -105,7 +106,10 @@ def adapter_files(cell):
 
 def own_files(cell, task):
     """A golden's adapter with a content that no other task has."""
-    return {**adapter_files(cell), "README.md": task.encode()}
+    files = adapter_files(cell)
+    config = json.loads(files["adapter_config.json"])
+    config["base_model_name_or_path"] = "of " + task  # read by nobody, and hashed
+    return {**files, "adapter_config.json": json.dumps(config).encode()}
 
 
 def golden(cell):
@@ -120,6 +124,14 @@ def tar(files, mode="w", prefix=""):
             entry = tarfile.TarInfo(prefix + name)
             entry.size = len(data)
             t.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def zipped(files):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as z:
+        for name, data in files.items():
+            z.writestr(name, data)
     return out.getvalue()
 
 

@@ -1,10 +1,11 @@
 """The adapter routes: uploads in every wrapping, guards, lists, deletion."""
 
 import json
+import os
 import time
 import unittest
 
-from tests.integration.server import Server, adapter_files, own_files, tar, zstd
+from tests.integration.server import Server, adapter_files, own_files, tar, zipped, zstd
 from tests.support.peftd import multipart
 
 CELL = "bert-peft-lora"
@@ -170,8 +171,10 @@ class Adapters(unittest.TestCase):
             (tar({"../x": b"1"}), "application/x-tar", 400, "bad_field"),
             (tar({"/etc/x": b"1"}), "application/x-tar", 400, "bad_field"),
             (tar({".hidden": b"1"}), "application/x-tar", 422, "adapter_invalid"),
-            (tar({"a b": b"1"}), "application/x-tar", 400, "bad_field"),
-            (tar({"a/x": b"1", "b/x": b"2"}), "application/x-tar", 400, "bad_field"),
+            (tar({"a b": b"1"}), "application/x-tar", 422, "adapter_invalid"),
+            (tar({"a/task.json": b"1", "b/task.json": b"2"}), None, 400, "bad_field"),
+            (zipped(files), "application/octet-stream", 422, "adapter_invalid"),
+            (zipped(files), "application/zip", 415, "unsupported_media_type"),
             (tar({"x": bytes(2 << 20)}, "w:gz"), "application/gzip", 413, "body_too_large"),
             (tar({f"f{i}": b"" for i in range(300)}), None, 400, "bad_field"),
             (body, "multipart/form-data", 400, "bad_field"),
@@ -185,6 +188,52 @@ class Adapters(unittest.TestCase):
             a = self.upload("refused", data, content_type)
             self.assertEqual(a.error[:2], (status, code), (data[:60], content_type, a.body))
         self.assertEqual(self.s.request("GET", "/v1/adapters/refused").status, 404)
+
+    def test_what_nobody_reads_is_ignored_and_not_stored(self):
+        files = own_files(CELL, "ignored")
+        files.pop("README.md")  # as PEFT saved it
+        plain = self.s.put("ignored", files).json
+        self.assertEqual(plain["ignored"], [])
+        others = ["README.md", "my notes.txt", "optimizer.pt", "scheduler.pt",
+                  "trainer_state.json", "training_args.bin", "rng_state.pth"]
+        a = self.s.put("ignored", {**files, **{name: b"x" for name in others}})
+        self.assertEqual((a.status, a.json["ignored"]), (200, others), a.body)
+        self.assertEqual((a.json["version"], a.json["bytes_stored"]),
+                         (plain["version"], plain["bytes_stored"]))
+        self.assertEqual(sorted(os.listdir(os.path.join(self.s.store, "versions",
+                                                        plain["version"]))),
+                         sorted([*files, "version.json"]))
+        self.assertNotIn("ignored", self.s.request("GET", "/v1/adapters/ignored").json)
+        a = self.s.put("ignored", {**files, "x": b""}, "?dry_run=true")
+        self.assertEqual(a.json["ignored"], ["x"])
+
+    def test_a_trainers_folder_is_the_adapter_that_it_ended_with(self):
+        files = own_files(CELL, "trainer")
+        files.pop("README.md")
+        stage = {"checkpoint-10/" + name: data for name, data in
+                 {**own_files(CELL, "stage"), "optimizer.pt": b"x"}.items()}
+        a = self.upload("trainer", tar({**stage, **files, "training_args.bin": b"x"}, prefix="out/"))
+        self.assertEqual(a.status, 201, a.body)
+        self.assertEqual(a.json["version"], self.s.put("trainer", files).json["version"])
+        self.assertEqual(sorted(a.json["ignored"]),
+                         sorted("out/" + name for name in [*stage, "training_args.bin"]))
+
+    def test_what_is_no_adapter_is_named(self):
+        files = adapter_files(CELL)
+        model = {"config.json": b"{}", "model.safetensors": b"x", "tokenizer.json": b"{}"}
+        two = tar({f"{folder}/{name}": data for folder in "ab" for name, data in files.items()})
+        form, form_type = multipart({"my.zip": zipped(files)})
+        for body, kind, status, code, words in (
+                (tar(model), None, 422, "adapter_unsupported", "whole model"),
+                (two, None, 422, "adapter_invalid", "several adapters, one in 'a/' and one in 'b/'"),
+                (form, form_type, 422, "adapter_invalid", "my.zip is an archive"),
+                (zipped(files), "application/octet-stream", 422, "adapter_invalid", "a zip archive"),
+                (zipped(files), "application/zip", 415, "unsupported_media_type", "a zip archive"),
+                (tar({"optimizer.pt": b"x"}), None, 422, "adapter_invalid", "Trainer"),
+                (tar({"my notes.txt": b"x"}), None, 422, "adapter_invalid", "my notes.txt")):
+            a = self.upload("named", body, kind)
+            self.assertEqual(a.error[:2], (status, code), a.body)
+            self.assertIn(words, a.json["error"]["message"])
 
     def test_what_does_not_fit_says_what(self):
         a = self.s.put_cell("misfit", "llama-peft-lora")

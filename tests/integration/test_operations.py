@@ -269,7 +269,11 @@ class CommandLine(unittest.TestCase):
                     f.write(data)
             with open(os.path.join(folder, ".gitattributes"), "wb") as f:
                 f.write(b"x")
-            self.assertEqual(self.run_peftd("check", "--model", base, folder).returncode, 0)
+            with open(os.path.join(folder, "my notes.txt"), "wb") as f:
+                f.write(b"x")
+            p = self.run_peftd("check", "--model", base, folder)
+            self.assertEqual(p.returncode, 0)
+            self.assertRegex(p.stdout, r'ignored: \[.*"my notes.txt"')
             with open(os.path.join(folder, "task.json"), "w", encoding="utf-8") as f:
                 f.write('{"parameters": {"top_p": 5}}')
             p = self.run_peftd("check", "--model", base, folder)

@@ -164,7 +164,7 @@ class Versions:
     FILE = "adapter_model.safetensors"
 
     def __init__(self, cell: str, seed: int):
-        self.files = adapter_files(cell)
+        self.files = {name: data for name, data in adapter_files(cell).items() if name != "README.md"}  # is not kept
         self.cases = golden(cell)["cases"]
         self.header, self.start = read_safetensors(self.files[self.FILE])
         self.header.pop("__metadata__", None)

@@ -34,9 +34,9 @@ START_TEST(each_part_is_a_file_named_by_its_filename_or_name)
     ck_assert_uint_eq(u.file[0].n_bytes, 2);
     ck_assert_str_eq(u.file[1].name, "task.json");
     ck_assert_uint_eq(u.file[1].n_bytes, 0);
-    ck_assert_str_eq(u.file[2].name, "b.bin");
+    ck_assert_str_eq(u.file[2].name, "C:/dir/b.bin");
     ck_assert_uint_eq(u.file[2].n_bytes, 13);
-    ck_assert_str_eq(u.file[3].name, "c d.txt");
+    ck_assert_str_eq(u.file[3].name, "some/dir/c d.txt");
     upload_release(&u);
 }
 END_TEST

@@ -64,7 +64,7 @@ START_TEST(regular_files_are_taken_whatever_the_compression)
     ck_assert_int_eq(upload_read_tar(&u, archive, n, 100000, NULL), 0);
     ck_assert_uint_eq(u.n, 3);
     ck_assert_str_eq(u.file[0].name, "adapter_config.json");
-    ck_assert_str_eq(u.file[1].name, "model.bin");
+    ck_assert_str_eq(u.file[1].name, "dir/sub/model.bin");
     ck_assert_uint_eq(u.file[1].n_bytes, 70000);
     ck_assert_uint_eq(u.file[2].n_bytes, 0);
     upload_release(&u);
