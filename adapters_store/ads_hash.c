@@ -2,7 +2,7 @@
  *
  * Names are part of the content, and each name and each length is delimited, so
  * that no two different sets of files hash the same bytes. OpenSSL computes it (it
- * uses the CPU's instructions); this is the only file that includes it. */
+ * uses the CPU's instructions); no other file of this folder includes it. */
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* adapters_store/ads_internal.h - what the files of this folder share.
  *
- * Two things exclude each other, and never nest the other way round:
+ * Two locks keep threads and processes apart. Who needs both takes the gate first:
  *
  *   the gate   one mover at a time, of all threads (is_moving) and of all processes
  *              on the directory (flock). Held over disk I/O. Whoever moves a
@@ -133,13 +133,14 @@ struct ads__version {
     struct ads__version *next_dead;
 };
 
-struct ads_adapter { /* immutable but for the counts; see ads_store.h */
+struct ads_adapter { /* immutable but for the synced data; see ads_store.h */
     struct ads__version *v;
     char task[ADS_NAME_MAX + 1];
     uint64_t generation, created_ms;
-    /* synced data */
+    /* synced data: the lock */
     unsigned n_pins;
-    bool is_listed, is_kept;
+    bool is_listed; /* in its task's history */
+    bool is_kept;   /* of use in ads__index_commit() only */
     struct ads_adapter *next_dead;
 };
 
@@ -267,7 +268,8 @@ struct ads__disk {
 };
 enum ads__open_how { ADS__OPEN_CREATE, ADS__OPEN_EXISTING, ADS__OPEN_READ_ONLY };
 
-/* Tests only: counts down at each system call of ads_disk.c that can fail; the one
+/* Tests only: counts down at each system call that ads_files.c wraps (those of which a
+ * failure is reported; not the clearing up after one); the one
  * that finds 0 fails with ads__fail_errno (a write after half its bytes), and with
  * ads__fail_sticky all later ones too; with ads__fail_kills the process ends there.
  * ads__fail_writes, if not 0, is the errno of every call that would change something, as
@@ -348,7 +350,7 @@ struct ads_store {
     const struct model *model;
     uint64_t store_max_bytes, upload_max_bytes;
     struct ads__loader *loader;
-    /* the gate */
+    /* the gate, but for the disk's descriptors and read_only, which are set at open */
     struct ads__disk disk;
     uint64_t scan;
     size_t n_tombstones; /* pointer files of deleted tasks, or a few more */

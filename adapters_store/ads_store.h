@@ -5,7 +5,7 @@
  *
  *   versions/<sha256>/        immutable: the files that ads_pick.h keeps, and version.json
  *   tasks/<task>.json         the task's pointer: version, generation, history
- *   tmp/                      unfinished uploads; emptied at open
+ *   tmp/                      unfinished uploads; what nobody holds goes at open
  *   damaged/                  versions set aside, with reason.txt
  *   format, lock              "peftd-store 1"; flock'ed around each move
  *   generations, reserve      what deleted tasks leave; room for a delete on a full disk
@@ -22,8 +22,10 @@
  *
  * In memory a version is ABSENT, LOADING or RESIDENT (compiled, struct delta).
  * Residents are bounded in bytes; the least recently used that nobody has pinned
- * is dropped. Loads run on libuv's worker threads, never on the caller's; a second
- * acquire of a version that is LOADING waits for the first.
+ * is dropped. Loads run on libuv's worker threads, never on the thread that calls
+ * ads_acquire(); those that block (ads_load(), ads_pin(), ads_rollback() of a pinned task)
+ * may run one themselves. A second acquire of a version that is LOADING waits for the
+ * first.
  *
  * Threads: every function from any thread, except where a comment names one.
  * Ownership: named at each function.
@@ -118,22 +120,22 @@ struct ads_put_options {
 };
 /* Stores a version of `task` and moves its pointer. Compiles first: what does not
  * fit is refused and nothing stays. When it returns 0 the version is synced to disk,
- * current and, if there was room, resident. A put of what is current already changes
- * nothing. Blocks (disk, fsync): call it from a worker (ads_run_async()). opt may be
- * NULL; *info is the caller's. info->is_new: no task had this content before. The files
- * are those that ads_pick() picked, and the version is the hash of all of them.
- * CORE_E_BAD_FIELD (task name; a file that ads_pick_keeps() does not know, none, two alike),
- * CORE_E_NAME_RESERVED, CORE_E_VERSION_MISMATCH, CORE_E_BODY_TOO_LARGE, CORE_E_STORE_FULL
- * (store_max_bytes, the disk, or a delta larger than resident_max_bytes alone, which could never be
- * served), CORE_E_STORE_UNAVAILABLE (I/O, or the store is read-only: not for a dry run),
- * and those of delta_compile(). After an error the
- * store is as before; only after a crash may a version be left that gc removes. */
+ * current (unless no_activate) and, if there was room, resident. A put of what is current
+ * already changes nothing, but repairs its copy on disk if that is damaged. Blocks (disk, fsync):
+ * call it from a worker (ads_run_async()). opt may be NULL; *info is the caller's. info->is_new: no
+ * task had this content before. The files are those that ads_pick() picked, and the version is the
+ * hash of all of them. CORE_E_BAD_FIELD (task name; a file that ads_pick_keeps() does not know,
+ * none, two alike), CORE_E_NAME_RESERVED, CORE_E_VERSION_MISMATCH, CORE_E_BODY_TOO_LARGE,
+ * CORE_E_STORE_FULL (store_max_bytes, the disk, or a delta larger than resident_max_bytes alone,
+ * which could never be served), CORE_E_STORE_UNAVAILABLE (I/O, or the store is read-only: not for a
+ * dry run), and those of delta_compile(). After an error the store is as before; only after a
+ * crash, or an error in undoing an error, may a version be left that gc removes. */
 int ads_put(struct ads_store *store, const char *task, const struct core_file *file, size_t n_files,
             const struct ads_put_options *opt, struct ads_info *info, struct core_err *err);
 
 /* Runs work(arg) on one of libuv's worker threads, then frees nothing: `work`
  * itself hands its result on. At most two run at a time, so that loads always find a
- * thread. CORE_E_OVERLOADED when 256 are queued. */
+ * thread. CORE_E_OVERLOADED when 256 are queued, CORE_E_NOMEM; `work` is not called then. */
 int ads_run_async(struct ads_store *store, void (*work)(void *arg), void *arg,
                   struct core_err *err);
 
@@ -165,8 +167,9 @@ size_t ads_list(struct ads_store *store, const char *after, struct ads_info *inf
 int ads_versions(struct ads_store *store, const char *task, struct ads_info *info, size_t max,
                  struct core_err *err);
 
-/* The stored files of a version, in order of name, read and checked against its hash:
- * for GET .../files. Blocks. CORE_E_ADAPTER_INVALID: they are damaged. */
+/* The stored files of a version, in order of name, read and checked against its
+ * hash; version NULL is the current one. Blocks. CORE_E_ADAPTER_INVALID (they are damaged),
+ * CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION, CORE_E_STORE_UNAVAILABLE, CORE_E_NOMEM. */
 struct ads_files {
     struct core_file *file;
     struct core_map *map;

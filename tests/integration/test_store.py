@@ -2,11 +2,13 @@
 
 import ctypes
 import os
+import resource
+import signal
 import subprocess
 import tempfile
 import unittest
 
-from tests.integration.server import PEFTD, Server
+from tests.integration.server import PEFTD, Server, own_files
 
 CELL = "bert-peft-lora"
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
@@ -59,6 +61,31 @@ class ReadOnly(unittest.TestCase):
                 self.assertEqual(listing(s.store), before)
             finally:
                 chmod_all(s.store, 0o750, 0o640)
+
+
+def limit_files():
+    """No file may grow beyond 8 KiB; exceeding that is an error and no signal."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+
+
+class Full(unittest.TestCase):
+    def test_a_limit_on_file_sizes_is_507_and_nothing_is_lost(self):
+        with Server("bert") as s:
+            for task in ("kept", "gone"):
+                s.put_cell(task, CELL)
+            s.stop()
+            with Server("bert", "--store", s.store, preexec_fn=limit_files) as full:
+                a = full.put("new", own_files(CELL, "new"))
+                self.assertEqual(a.error[:2], (507, "store_full"), a.body)
+                self.assertEqual(full.request("GET", "/v1/adapters/new").status, 404)
+                self.assertEqual(full.infer({"task": "kept", "input": "x"}).status, 200)
+                self.assertEqual(full.request("DELETE", "/v1/adapters/gone").status, 204)
+                self.assertEqual(full.request("GET", "/v1/adapters/gone").status, 404)
+            with Server("bert", "--store", s.store) as again:
+                names = [a["task"] for a in again.request("GET", "/v1/adapters").json["adapters"]]
+                self.assertEqual(names, ["kept"])
+                self.assertEqual(again.infer({"task": "kept", "input": "x"}).status, 200)
 
 
 class CommandLine(unittest.TestCase):
