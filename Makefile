@@ -12,7 +12,7 @@ MAKEFLAGS += --no-builtin-rules
 unexport $(filter PEFTD_%,$(.VARIABLES))
 
 COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
-WARN := -Wall -Wextra -Wshadow -Wmissing-prototypes -Wstrict-prototypes -Wpointer-arith -Wno-format-truncation -Werror
+WARN := -Wall -Wextra -Wshadow -Wmissing-prototypes -Wstrict-prototypes -Wpointer-arith -Wno-format-truncation -Wno-missing-field-initializers -Werror
 FLAGS_release := -O2 -g -DNDEBUG
 FLAGS_debug := -O0 -g3
 FLAGS_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer

@@ -37,7 +37,6 @@ FAMILIES = {"albert", "bart", "bert", "bloom", "camembert", "deberta", "deberta-
 FAMILY_HOME = re.compile(r"core/families/")
 FAMILY_ELSEWHERE = {
     "core/tok/tok_gguf.c",  # names of tokenizers, which GGUF calls after the first model that had them
-    "core/delta/read_adapterhub_lora.c",
 }
 # A header and where it may be included; tests and benchmarks may include what they test.
 HOME = {

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Zero-initialise, or core_buf_init(); `p` is always 0-terminated once set. */
+/* Zero-initialise. `p` is always 0-terminated once set. */
 struct core_buf {
     char *p;
     size_t n;      /* bytes in use */

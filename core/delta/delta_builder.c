@@ -110,7 +110,9 @@ const struct tensor *delta__find(const struct delta_builder *b, const char *path
 
 void delta__take(struct delta_builder *b, const struct tensor *t)
 {
-    b->is_taken[t - b->tensors.t] = true;
+    /* a head may use tensors of the base's checkpoint too */
+    if (t >= b->tensors.t && t < b->tensors.t + b->tensors.n)
+        b->is_taken[t - b->tensors.t] = true;
 }
 
 bool delta__is_taken(const struct delta_builder *b, const struct tensor *t)
@@ -252,38 +254,84 @@ int delta__matrix_transposed(struct delta_builder *b, const struct tensor *t, si
 int delta__place(struct delta_builder *b, const struct tensor *t, const char *path, size_t n_path,
                  bool is_join, struct delta__place *out)
 {
-    const site_id site =
-        is_join ? model_join_site(b->m, path, n_path) : model_site(b->m, path, n_path);
-    struct delta__place p = {.site = site, .t = t};
+    struct delta__place p = {.t = t};
 
-    if (site == SITE_NONE || !model_site_dims(b->m, site, &p.n_in, &p.n_out))
+    if (is_join)
+        model_join(b->m, path, n_path, &p.mod);
+    else
+        model_module(b->m, path, n_path, &p.mod);
+    if (p.mod.n_parts == 0)
         return core_err_set_param(b->err, CORE_E_ADAPTER_MISMATCH, t->name,
                                   "tensor %s: this base has no %s '%.*s'", t->name,
                                   is_join ? "place for an adapter" : "module",
                                   (int)(n_path < 200 ? n_path : 200), path);
+    p.site = p.mod.site[0];
+    p.n_in = p.mod.n_in;
+    p.n_out = p.mod.n_out;
     *out = p;
     return 0;
 }
 
-bool delta__is_base_weight(const struct delta_builder *b, const struct delta__place *p)
+bool delta__place_at(struct delta_builder *b, const struct tensor *t, site_id site,
+                     struct delta__place *out)
 {
-    enum { SOME = 256 }; /* whole blocks of every stored type */
-    const struct tensor *base = model_site_weight(b->m, p->site), *t = p->t;
-    float x[SOME], y[SOME];
-    size_t n;
+    struct delta__place p = {.mod = {.n_parts = 1, .site = {site}}, .site = site, .t = t};
 
-    if (!base || !tensor_type_is_float(t->type) || t->n_dims != 2 ||
-        !tensor_is(base, 2, t->dim[0], t->dim[1]))
+    if (!model_site_dims(b->m, site, &p.n_in, &p.n_out))
         return false;
-    n = tensor_n_values(t);
-    for (size_t at = 0; at < n; at += SOME) {
-        const size_t some = n - at < SOME ? n - at : SOME;
+    p.mod.n_in = p.n_in;
+    p.mod.n_out = p.n_out;
+    *out = p;
+    return true;
+}
 
-        tensor_to_f32(t, at, some, x);
-        tensor_to_f32(base, at, some, y);
-        for (size_t i = 0; i < some; i++)
-            if (!(x[i] == y[i]))
+/* Row `row` of part i of a stored module, as f32. */
+static void stored_row(const struct delta__place *p, unsigned i, size_t row, float *out)
+{
+    const size_t n = p->t->dim[1], at = p->mod.row0[i] + row;
+
+    if (!p->mod.is_transposed) {
+        tensor_to_f32(p->t, at * n, n, out);
+        return;
+    }
+    for (size_t k = 0; k < p->t->dim[0]; k++)
+        tensor_to_f32(p->t, k * n + at, 1, &out[k]);
+}
+
+static bool is_part_of_base(const struct delta_builder *b, const struct delta__place *p, unsigned i,
+                            float *x, float *y)
+{
+    const bool is_table = site_kind_class(site_kind_of(p->site)) == SITE_CLASS_EMBED;
+    size_t n_in, n_out, n;
+
+    if (!model_has_weight(b->m, p->mod.site[i]) ||
+        !model_site_dims(b->m, p->mod.site[i], &n_in, &n_out))
+        return false;
+    n = is_table ? n_out : n_in; /* of a row */
+    for (size_t r = 0; r < (is_table ? n_in : n_out); r++) {
+        stored_row(p, i, r, x);
+        model_weight_row(b->m, p->mod.site[i], r, y);
+        for (size_t k = 0; k < n; k++)
+            if (!(x[k] == y[k]))
                 return false;
     }
     return true;
+}
+
+bool delta__is_base_weight(const struct delta_builder *b, const struct delta__place *p)
+{
+    const bool is_table = site_kind_class(site_kind_of(p->site)) == SITE_CLASS_EMBED;
+    const bool is_wide = is_table || p->mod.is_transposed; /* [n_in, n_out] */
+    const size_t n = p->n_in > p->n_out ? p->n_in : p->n_out;
+    float *x;
+    bool is_base = true;
+
+    if (!tensor_type_is_float(p->t->type) || p->t->n_dims != 2 ||
+        !tensor_is(p->t, 2, is_wide ? p->n_in : p->n_out, is_wide ? p->n_out : p->n_in))
+        return false;
+    x = core_calloc(2 * n, sizeof(*x));
+    for (unsigned i = 0; x && is_base && i < p->mod.n_parts; i++)
+        is_base = is_part_of_base(b, p, i, x, x + n);
+    core_free(x);
+    return x && is_base;
 }

@@ -47,19 +47,29 @@ struct delta__dense {
     enum kern_act act;
 };
 
+/* A parameter of a head, under its Hugging Face name. */
+struct delta__head_param {
+    const char *path; /* "classifier.dense.weight", without prefix */
+    const struct tensor *t;
+};
+enum { DELTA__HEAD_PARAMS_MAX = 16 };
+
 struct delta__head {
     enum delta__form form;
     enum delta__problem problem;
     bool has_pooling, has_normalize; /* task.json says them */
     enum delta_pool pooling;
-    enum delta_end end; /* of a sequence head on a decoder, unless has_pooling */
+    enum delta_end end; /* of a head that pools the last token, unless has_pooling */
     bool normalize;
-    bool wants_pooler; /* sequence head on an encoder: its pooler stands before */
-    /* Parameters under Hugging Face's names. */
-    struct delta__dense pooler, classifier, lm_head;
-    /* Layers of a reader that lists them itself; then `classifier` is not used. */
+    /* A head as one of Hugging Face's classes has it (model_head()): its parameters. What
+     * the adapter lacks is the base checkpoint's. */
+    struct delta__head_param param[DELTA__HEAD_PARAMS_MAX];
+    unsigned n_params;
+    struct delta__dense pooler, lm_head; /* the adapter's own in place of the base's sites */
+    /* Layers of a reader that lists them itself; then `param` is not used. */
     struct delta__dense layer[DELTA_HEAD_STEPS_MAX];
     unsigned n_layers;
+    bool wants_pooler;        /* these stand behind the base's pooler */
     size_t n_outputs;         /* stated in a config; 0: not stated */
     const char *const *label; /* [n_labels], builder's memory, or NULL */
     size_t n_labels;
@@ -164,19 +174,25 @@ int delta__matrix_transposed(struct delta_builder *b, const struct tensor *t, si
 
 /* ---- places --------------------------------------------------------------------- */
 
-/* A site with its widths, and the tensor that asked for it (for messages). */
+/* A module of the model, and the tensor that asked for it (for messages). A fused module
+ * has several sites, and every operation on it becomes one at each: readers need not
+ * know. `site`, where one is enough, is the first. */
 struct delta__place {
+    struct model_module mod;
     site_id site;
-    size_t n_in, n_out;
+    size_t n_in, n_out; /* of the module */
     const struct tensor *t;
 };
 
-/* The site of a module path (is_join: of an AdapterHub place).
+/* The place of a module path (is_join: of an AdapterHub place).
  * CORE_E_ADAPTER_MISMATCH names path and tensor if the base has none. */
 int delta__place(struct delta_builder *b, const struct tensor *t, const char *path, size_t n_path,
                  bool is_join, struct delta__place *out);
+/* The place of one site; false if the model has no such site. */
+bool delta__place_at(struct delta_builder *b, const struct tensor *t, site_id site,
+                     struct delta__place *out);
 
-/* True if p->t holds exactly the values of the site's weight (then p->t is a copy that
+/* True if p->t holds exactly the values of the module's weight (then p->t is a copy that
  * the library saved and means nothing). */
 bool delta__is_base_weight(const struct delta_builder *b, const struct delta__place *p);
 

@@ -1,9 +1,9 @@
 /* core/delta/delta_head.c - from what a reader found of a head, and what task.json
  * says, to the steps that answer.
  *
- * Heads under Hugging Face's names are one dense layer (classifier, score) behind the
- * pooled vector; which rows are pooled follows from the base: an encoder's pooler, a
- * decoder's last token. AdapterHub lists its layers itself. */
+ * Heads under Hugging Face's names are those of its classes: the family's table
+ * (model_head()) says which rows are pooled and which layers follow. AdapterHub lists its
+ * layers itself. */
 #include <stdio.h>
 #include <string.h>
 
@@ -92,10 +92,51 @@ static int add_pooler(struct delta_builder *b, size_t *width)
     return add_step(b, &l, width);
 }
 
+/* The class that a head of the plan's form belongs to, or NULL. */
+static const struct model_head *class_of(const struct delta_builder *b)
+{
+    switch (b->plan.form) {
+    case DELTA__FORM_SEQUENCE:
+        return model_head(b->m, MODEL_FORM_SEQUENCE);
+    case DELTA__FORM_TOKENS:
+        return model_head(b->m, MODEL_FORM_TOKENS);
+    default:
+        return NULL;
+    }
+}
+
+/* Which rows a head of one answer for an input pools. */
+static enum model_head_pool sequence_pool(const struct delta_builder *b)
+{
+    if (!b->plan.n_layers && class_of(b))
+        return class_of(b)->pool;
+    if (b->plan.wants_pooler)
+        return MODEL_HEAD_POOLER;
+    return model_last_stack(model_config(b->m))->is_causal ? MODEL_HEAD_LAST : MODEL_HEAD_FIRST;
+}
+
+static int choose_sequence_pool(struct delta_builder *b, size_t *width)
+{
+    switch (sequence_pool(b)) {
+    case MODEL_HEAD_POOLER:
+        return add_pooler(b, width);
+    case MODEL_HEAD_LAST:
+        b->head.pool = DELTA_POOL_LAST;
+        b->head.end = b->plan.end;
+        break;
+    case MODEL_HEAD_EACH:
+        b->head.pool = DELTA_POOL_TOKENS;
+        break;
+    case MODEL_HEAD_FIRST:
+        b->head.pool = DELTA_POOL_CLS;
+        break;
+    }
+    return 0;
+}
+
 static int choose_pool(struct delta_builder *b, size_t *width)
 {
     const struct delta__head *p = &b->plan;
-    const struct model_config *c = model_config(b->m);
     static const enum delta_pool base_pool[] = {
         [MODEL_POOL_CLS] = DELTA_POOL_CLS,
         [MODEL_POOL_MEAN] = DELTA_POOL_MEAN,
@@ -110,18 +151,12 @@ static int choose_pool(struct delta_builder *b, size_t *width)
         b->head.pool = DELTA_POOL_LAST;
         break;
     case DELTA__FORM_EMBEDDING:
-        b->head.pool = p->has_pooling ? p->pooling : base_pool[c->pooling];
+        b->head.pool = p->has_pooling ? p->pooling : base_pool[model_config(b->m)->pooling];
         break;
     default:
-        if (p->has_pooling)
-            b->head.pool = p->pooling;
-        else if (model_last_stack(c)->is_causal) {
-            b->head.pool = DELTA_POOL_LAST;
-            b->head.end = p->end;
-        } else if (p->wants_pooler)
-            return add_pooler(b, width);
-        else
-            b->head.pool = DELTA_POOL_CLS;
+        if (!p->has_pooling)
+            return choose_sequence_pool(b, width);
+        b->head.pool = p->pooling;
     }
     return 0;
 }
@@ -150,22 +185,64 @@ static enum delta_kind kind_of(const struct delta__head *p, size_t n_outputs)
     }
 }
 
+/* A parameter of a class's head: the adapter's, else the base checkpoint's, else NULL. */
+static const struct tensor *param(const struct delta_builder *b, const char *module,
+                                  const char *suffix)
+{
+    char path[256];
+
+    if (!module)
+        return NULL;
+    snprintf(path, sizeof(path), "%s%s", module, suffix);
+    for (unsigned i = 0; i < b->plan.n_params; i++)
+        if (strcmp(b->plan.param[i].path, path) == 0)
+            return b->plan.param[i].t;
+    return model_tensor(b->m, path);
+}
+
+/* The layers of a class's head. */
+static int add_class_layers(struct delta_builder *b, size_t *width)
+{
+    const struct model_head *h = class_of(b);
+    int rc = 0;
+
+    if (!h)
+        return core_err_set(b->err, CORE_E_ADAPTER_UNSUPPORTED,
+                            "this base has no class with such a head: give its layers in the "
+                            "adapter");
+    for (unsigned i = 0; rc == 0 && i < MODEL_HEAD_LAYERS_MAX && h->layer[i].path; i++) {
+        const struct model_head_layer *l = &h->layer[i];
+        const struct delta__dense dense = {
+            .w = param(b, l->path, ".weight"),
+            .b = param(b, l->path, ".bias"),
+            .gamma = param(b, l->norm, ".weight"),
+            .beta = param(b, l->norm, ".bias"),
+            .act = l->act,
+        };
+
+        if (!dense.w)
+            return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, l->path,
+                                      "the adapter has no head: tensor %s.weight is missing",
+                                      l->path);
+        rc = add_step(b, &dense, width);
+    }
+    return rc;
+}
+
 /* The dense layers after pooling. */
 static int add_layers(struct delta_builder *b, size_t *width)
 {
     const struct delta__head *p = &b->plan;
-    const struct delta__dense *one = p->form == DELTA__FORM_LM ? &p->lm_head : &p->classifier;
     int rc = 0;
 
     for (unsigned i = 0; rc == 0 && i < p->n_layers; i++)
         rc = add_step(b, &p->layer[i], width);
     if (rc < 0 || p->n_layers)
         return rc;
-    if (one->w)
-        return add_step(b, one, width);
     if (p->form != DELTA__FORM_LM)
-        return core_err_set(b->err, CORE_E_ADAPTER_INVALID,
-                            "the adapter has no head: classifier.weight or score.weight");
+        return add_class_layers(b, width);
+    if (p->lm_head.w)
+        return add_step(b, &p->lm_head, width);
     b->head.uses_base_lm_head = true;
     *width = model_config(b->m)->n_vocab;
     return 0;
@@ -226,7 +303,7 @@ static int settle_form(struct delta_builder *b)
     struct delta__head *p = &b->plan;
     const bool is_decoder = model_last_stack(model_config(b->m))->is_causal;
 
-    if (p->form == DELTA__FORM_UNSAID && (p->classifier.w || p->n_layers))
+    if (p->form == DELTA__FORM_UNSAID && (p->n_params || p->n_layers))
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "head",
                                   "the files do not say what kind of head this is: give \"head\" "
                                   "in task.json");
@@ -242,9 +319,9 @@ static int settle_form(struct delta_builder *b)
 static int pooler_bias(struct delta_builder *b)
 {
     const struct tensor *t = b->plan.pooler.b;
-    struct delta__place p = {.site = site_make(0, SITE_POOLER), .t = t};
+    struct delta__place p;
 
-    if (!t || b->plan.pooler.w || !model_site_dims(b->m, p.site, &p.n_in, &p.n_out))
+    if (!t || b->plan.pooler.w || !delta__place_at(b, t, site_make(0, SITE_POOLER), &p))
         return 0;
     return delta__add_bias(b, &p, NULL, false);
 }

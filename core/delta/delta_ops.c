@@ -72,29 +72,35 @@ static int check_rank(struct delta_builder *b, const struct delta__place *p, con
                               t->name, rank, (int)RANK_PER_WIDTH, width);
 }
 
-int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
-                       const struct delta__lowrank *in)
+/* up's rows of part i, transposed to [rank, n_out of the part]. */
+static int up_of_part(struct delta_builder *b, const struct delta__place *p, unsigned i,
+                      const struct delta_mat *up, struct delta_mat *out)
 {
-    const size_t rank = in->down->n_dims == 2 ? in->down->dim[0] : 0;
-    struct delta_lowrank *a;
-    struct delta__op *op;
-    int rc = in->join ? check_class(b, p, DELTA_LOWRANK, SITE_CLASS_JOIN, SITE_CLASS_JOIN)
-                      : check_class(b, p, DELTA_LOWRANK, SITE_CLASS_LINEAR, SITE_CLASS_EMBED);
+    const size_t size = tensor_type_block_bytes(up->type), rank = up->n_rows;
+    size_t n_in, n_out;
+    unsigned char *to;
 
-    if (rc < 0)
-        return rc;
-    if (rank == 0)
-        return delta__misfit(b, in->down, "[rank, inputs] with a rank of 1 or more");
-    rc = check_rank(b, p, in->down, rank);
-    if (rc < 0)
-        return rc;
-    op = push_op(b, DELTA_LOWRANK, p->site);
-    if (!op)
+    *out = *up;
+    if (p->mod.n_parts == 1)
+        return 0;
+    model_site_dims(b->m, p->mod.site[i], &n_in, &n_out);
+    to = delta__scratch(b, rank * n_out, size);
+    if (!to)
         return CORE_E_NOMEM;
-    op->lowrank.join = in->join;
-    a = &op->lowrank.a;
-    a->scale = in->scale;
-    a->act = in->act;
+    for (size_t r = 0; r < rank; r++)
+        memcpy(to + r * n_out * size,
+               (const unsigned char *)up->data + (r * up->n_cols + p->mod.row0[i]) * size,
+               n_out * size);
+    *out = (struct delta_mat){to, up->type, up->n_rows, (uint32_t)n_out};
+    return 0;
+}
+
+static int read_lowrank(struct delta_builder *b, const struct delta__place *p,
+                        const struct delta__lowrank *in, size_t rank, struct delta_lowrank *a)
+{
+    int rc;
+
+    *a = (struct delta_lowrank){.scale = in->scale, .act = in->act};
     rc = is_embed(p) ? delta__matrix_transposed(b, in->down, p->n_in, rank, &a->down)
                      : delta__matrix(b, in->down, rank, p->n_in, &a->down);
     if (rc == 0)
@@ -108,38 +114,67 @@ int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
     return rc;
 }
 
+int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
+                       const struct delta__lowrank *in)
+{
+    const size_t rank = in->down->n_dims == 2 ? in->down->dim[0] : 0;
+    struct delta_lowrank all;
+    int rc = in->join ? check_class(b, p, DELTA_LOWRANK, SITE_CLASS_JOIN, SITE_CLASS_JOIN)
+                      : check_class(b, p, DELTA_LOWRANK, SITE_CLASS_LINEAR, SITE_CLASS_EMBED);
+
+    if (rc < 0)
+        return rc;
+    if (rank == 0)
+        return delta__misfit(b, in->down, "[rank, inputs] with a rank of 1 or more");
+    rc = check_rank(b, p, in->down, rank);
+    if (rc == 0)
+        rc = read_lowrank(b, p, in, rank, &all);
+    for (unsigned i = 0; rc == 0 && i < p->mod.n_parts; i++) {
+        struct delta__op *op = push_op(b, DELTA_LOWRANK, p->mod.site[i]);
+
+        if (!op)
+            return CORE_E_NOMEM;
+        op->lowrank.a = all;
+        op->lowrank.join = in->join;
+        op->lowrank.a.up_bias = all.up_bias ? all.up_bias + p->mod.row0[i] : NULL;
+        op->lowrank.a.scale_vec = all.scale_vec ? all.scale_vec + p->mod.row0[i] : NULL;
+        rc = up_of_part(b, p, i, &all.up, &op->lowrank.a.up);
+    }
+    return rc;
+}
+
 int delta__add_bias(struct delta_builder *b, const struct delta__place *p, const float *vec,
                     bool is_add)
 {
-    struct delta__op *op;
     int rc = check_class(b, p, DELTA_BIAS, SITE_CLASS_LINEAR, SITE_CLASS_LINEAR);
 
     if (rc == 0 && !vec)
         rc = vector_may(b, p->t, p->n_out, &vec);
-    if (rc < 0)
-        return rc;
-    op = push_op(b, DELTA_BIAS, p->site);
-    if (!op)
-        return CORE_E_NOMEM;
-    op->bias.vec = vec;
-    op->bias.is_add = is_add;
-    return 0;
+    for (unsigned i = 0; rc == 0 && i < p->mod.n_parts; i++) {
+        struct delta__op *op = push_op(b, DELTA_BIAS, p->mod.site[i]);
+
+        if (!op)
+            return CORE_E_NOMEM;
+        op->bias.vec = vec + p->mod.row0[i];
+        op->bias.is_add = is_add;
+    }
+    return rc;
 }
 
 int delta__add_scale(struct delta_builder *b, const struct delta__place *p, const float *vec,
                      enum delta__scale_at at)
 {
-    struct delta__op *op;
     const int rc = check_class(b, p, DELTA_SCALE, SITE_CLASS_LINEAR, SITE_CLASS_LINEAR);
 
-    if (rc < 0)
-        return rc;
-    op = push_op(b, DELTA_SCALE, p->site);
-    if (!op)
-        return CORE_E_NOMEM;
-    op->scale.vec = vec;
-    op->scale.at = at;
-    return 0;
+    for (unsigned i = 0; rc == 0 && i < p->mod.n_parts; i++) {
+        struct delta__op *op = push_op(b, DELTA_SCALE, p->mod.site[i]);
+
+        if (!op)
+            return CORE_E_NOMEM;
+        op->scale.vec = at == DELTA__SCALE_IN ? vec : vec + p->mod.row0[i];
+        op->scale.at = at;
+    }
+    return rc;
 }
 
 /* The NORM of a site, made at the first of its two parameters. */
@@ -214,42 +249,71 @@ int delta__sparse_pair(struct delta_builder *b, const struct tensor *idx, const 
     return delta__floats(b, val, value);
 }
 
+/* The values of part i of a module as CSR; at: positions in the stored parameter. An
+ * entry (r, c) of the part stands at r * n_cols + c of a stored [rows, cols], or the
+ * other way round in a transposed module. */
+static int sparse_part(struct delta_builder *b, const struct delta__place *p, unsigned i,
+                       const uint64_t *at, const float *value, size_t n, struct delta_sparse *out)
+{
+    const bool is_table = is_embed(p);
+    const size_t n_cols = p->mod.is_transposed || is_table ? p->n_out : p->n_in;
+    size_t n_in, n_out, n_rows, n_part = 0;
+    uint32_t *row_ptr, *col, *next;
+    float *val;
+
+    model_site_dims(b->m, p->mod.site[i], &n_in, &n_out);
+    n_rows = is_table ? n_in : n_out;
+    row_ptr = delta__scratch(b, n_rows + 1, sizeof(*row_ptr));
+    next = delta__scratch(b, n_rows, sizeof(*next));
+    col = delta__scratch(b, n, sizeof(*col));
+    val = delta__scratch(b, n, sizeof(*val));
+    if (!row_ptr || !next || !col || !val)
+        return CORE_E_NOMEM;
+    for (int is_fill = 0; is_fill < 2; is_fill++) {
+        for (size_t k = 0; k < n; k++) {
+            const uint64_t hi = at[k] / n_cols, lo = at[k] % n_cols;
+            const uint64_t row = (p->mod.is_transposed ? lo : hi) - p->mod.row0[i];
+
+            if (row >= n_rows)
+                continue; /* another part's */
+            if (!is_fill) {
+                row_ptr[row + 1]++;
+                n_part++;
+                continue;
+            }
+            col[next[row]] = (uint32_t)(p->mod.is_transposed ? hi : lo);
+            val[next[row]++] = value[k];
+        }
+        for (size_t r = 0; !is_fill && r < n_rows; r++) {
+            row_ptr[r + 1] += row_ptr[r];
+            next[r] = row_ptr[r];
+        }
+    }
+    *out = (struct delta_sparse){row_ptr, col, val, (uint32_t)n_part};
+    return 0;
+}
+
 int delta__add_sparse(struct delta_builder *b, const struct delta__place *p,
                       const struct tensor *idx, const struct tensor *val)
 {
     const uint64_t *at;
     const float *value;
-    uint32_t *row_ptr, *col;
-    struct delta__op *op;
-    const size_t n_rows = is_embed(p) ? p->n_in : p->n_out;
-    const size_t n_cols = is_embed(p) ? p->n_out : p->n_in;
-    size_t n, n_flat;
+    size_t n_flat;
     int rc = check_class(b, p, DELTA_SPARSE, SITE_CLASS_LINEAR, SITE_CLASS_EMBED);
 
     if (rc < 0)
         return rc;
-    if (!core_mul_size(n_rows, n_cols, &n_flat))
+    if (!core_mul_size(p->n_in, p->n_out, &n_flat))
         return core_err_nomem(b->err, idx->name);
     rc = delta__sparse_pair(b, idx, val, n_flat, &at, &value);
-    if (rc < 0)
-        return rc;
-    n = idx->dim[0];
-    row_ptr = delta__scratch(b, n_rows + 1, sizeof(*row_ptr));
-    col = delta__scratch(b, n, sizeof(*col));
-    op = row_ptr && col ? push_op(b, DELTA_SPARSE, p->site) : NULL;
-    if (!op)
-        return CORE_E_NOMEM;
-    for (size_t i = 0; i < n; i++) {
-        row_ptr[at[i] / n_cols + 1]++;
-        col[i] = (uint32_t)(at[i] % n_cols);
+    for (unsigned i = 0; rc == 0 && i < p->mod.n_parts; i++) {
+        struct delta__op *op = push_op(b, DELTA_SPARSE, p->mod.site[i]);
+
+        if (!op)
+            return CORE_E_NOMEM;
+        rc = sparse_part(b, p, i, at, value, idx->dim[0], &op->sparse);
     }
-    for (size_t r = 0; r < n_rows; r++)
-        row_ptr[r + 1] += row_ptr[r];
-    op->sparse.row_ptr = row_ptr;
-    op->sparse.col = col;
-    op->sparse.val = value;
-    op->sparse.n_values = (uint32_t)n;
-    return 0;
+    return rc;
 }
 
 /* ---- prefix ------------------------------------------------------------------- */
@@ -371,10 +435,21 @@ static int add_at_site(struct delta_builder *b, const struct delta__place *p, en
     }
 }
 
+/* A parameter of a head: delta_head.c looks for it when the form is known. */
+static void add_head_parameter(struct delta_builder *b, const struct tensor *t, const char *path)
+{
+    struct delta__head *h = &b->plan;
+
+    for (unsigned i = 0; i < h->n_params; i++)
+        if (strcmp(h->param[i].path, path) == 0)
+            return; /* the first stays, the second is left over */
+    if (h->n_params < DELTA__HEAD_PARAMS_MAX)
+        h->param[h->n_params++] = (struct delta__head_param){path, t};
+}
+
 int delta__add_parameter(struct delta_builder *b, const struct tensor *t, const char *path,
                          bool is_add)
 {
-    static const char *const classifiers[] = {"classifier", "score"};
     const char *dot = strrchr(path, '.');
     struct delta__place p;
     enum site_part part;
@@ -385,14 +460,8 @@ int delta__add_parameter(struct delta_builder *b, const struct tensor *t, const 
         return 0;
     n = (size_t)(dot - path);
     part = strcmp(dot, ".bias") == 0 ? SITE_PART_BIAS : SITE_PART_WEIGHT;
-    for (size_t i = 0; i < sizeof(classifiers) / sizeof(classifiers[0]); i++) {
-        struct delta__dense *c = &b->plan.classifier;
-        const struct tensor **slot = part == SITE_PART_BIAS ? &c->b : &c->w;
-
-        if (n != strlen(classifiers[i]) || strncmp(path, classifiers[i], n) != 0)
-            continue;
-        if (!*slot)
-            *slot = t;
+    if (model_is_head_path(b->m, path, n)) {
+        add_head_parameter(b, t, path);
         return 0;
     }
     rc = delta__place(b, t, path, n, false, &p);

@@ -92,14 +92,16 @@ static enum site_kind hooked(const struct delta_builder *b, const json_t *interf
     const char *above = parent ? json_string_value(json_object_get(names, parent)) : "";
     const char *name = json_string_value(json_object_get(names, key));
     char path[400];
-    site_id site;
+    struct model_module mod;
     int n;
 
     if (!layers || !above || !name)
         return SITE_N_KINDS;
     n = snprintf(path, sizeof(path), "%s.0.%s%s%s", layers, above, *above ? "." : "", name);
-    site = n > 0 && n < (int)sizeof(path) ? model_site(b->m, path, (size_t)n) : SITE_NONE;
-    return site == SITE_NONE ? SITE_N_KINDS : site_kind_of(site);
+    if (n < 0 || n >= (int)sizeof(path))
+        return SITE_N_KINDS;
+    model_module(b->m, path, (size_t)n, &mod);
+    return mod.n_parts == 1 ? site_kind_of(mod.site[0]) : SITE_N_KINDS;
 }
 
 int delta__ah_check_hooks(struct delta_builder *b, const struct delta__ah *ah)

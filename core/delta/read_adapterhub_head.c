@@ -93,7 +93,6 @@ static int read_static(struct delta_builder *b, const json_t *head)
         rc = delta__form_of_class(b, class_name, &b->plan.form);
     if (rc == 0)
         rc = read_outputs(b, head);
-    b->plan.wants_pooler = true;
     b->plan.end = DELTA_END_RIGHTMOST;
     for (size_t i = 0; rc == 0 && i < b->tensors.n; i++)
         if (!delta__is_taken(b, &b->tensors.t[i]))

@@ -20,29 +20,7 @@ struct ah_lora {
 
 /* ---- where ------------------------------------------------------------------------ */
 
-/* What the library calls a linear: "q", "k", "v", "intermediate", "output", or NULL where
- * it puts no LoRA. Its own Llama has intermediate and output the other way round. */
-static const char *role_of(const struct delta_builder *b, enum site_kind kind)
-{
-    const bool is_llama = strcmp(model_config(b->m)->arch, "llama") == 0;
-
-    switch (kind) {
-    case SITE_Q:
-        return "q";
-    case SITE_K:
-        return "k";
-    case SITE_V:
-        return "v";
-    case SITE_UP:
-        return is_llama ? "output" : "intermediate";
-    case SITE_DOWN:
-        return is_llama ? "intermediate" : "output";
-    default:
-        return NULL;
-    }
-}
-
-/* The same in a plug-in model, whose interface names the linears. */
+/* What the library calls a linear of a plug-in model, whose interface names them. */
 static const char *hooked_role_of(const json_t *interface, const char *path, size_t n)
 {
     static const struct {
@@ -85,7 +63,7 @@ static bool is_wanted(const struct delta_builder *b, const struct ah_lora *l,
                       const struct delta__place *p, const char *path, size_t n)
 {
     const char *role = l->ah->interface ? hooked_role_of(l->ah->interface, path, n)
-                                        : role_of(b, site_kind_of(p->site));
+                                        : model_site_role(b->m, p->site);
     const json_t *attn = json_object_get(l->config, "attn_matrices");
 
     if (!role || !delta__ah_has_layer(l->config, site_layer_of(p->site)))

@@ -85,11 +85,12 @@ static int add_sparse_vector(struct delta_builder *b, struct delta__place *p, en
 static int add_sparse_weight(struct delta_builder *b, const struct delta__place *p,
                              const struct tensor *val)
 {
-    struct delta__place head = {.site = site_make(0, SITE_LM_HEAD), .t = p->t};
+    const unsigned last = model_last_stack(model_config(b->m))->first_layer;
+    struct delta__place head;
     int rc = delta__add_sparse(b, p, p->t, val);
 
     if (rc == 0 && site_kind_of(p->site) == SITE_EMBED_TOKENS && model_config(b->m)->is_tied &&
-        model_site_dims(b->m, head.site, &head.n_in, &head.n_out))
+        delta__place_at(b, p->t, site_make(last, SITE_LM_HEAD), &head))
         rc = delta__add_sparse(b, &head, p->t, val);
     return rc;
 }
@@ -150,10 +151,9 @@ int delta__read_own(struct delta_builder *b, const json_t *config)
         else if (strcmp(mark, "#idx") == 0)
             rc = add_sparse(b, t, (size_t)(mark - t->name));
     }
-    b->plan.wants_pooler = true;
     /* The format's rule: a classifier answers for the whole input unless task.json says
      * tagging. */
-    if (rc == 0 && b->plan.classifier.w)
+    if (rc == 0 && b->plan.n_params)
         b->plan.form = DELTA__FORM_SEQUENCE;
     return rc;
 }

@@ -291,7 +291,6 @@ int delta__read_peft(struct delta_builder *b, const json_t *config)
     if (rc < 0)
         return rc;
     snprintf(b->method, sizeof(b->method), "%s", known[i].method);
-    b->plan.wants_pooler = true;
     b->plan.end = DELTA_END_RIGHTMOST;
     b->has_own_lm_head = saves_lm_head(config);
     rc = known[i].read(b, config);

@@ -9,48 +9,56 @@
 #define LAYER "encoder.layer.%u."
 
 static const struct arch_site sites[] = {
-    {SITE_EMBED_TOKENS, "embeddings.word_embeddings", "token_embd", ARCH_VOCAB, ARCH_D, 0},
-    {SITE_EMBED_POSITIONS, "embeddings.position_embeddings", NULL, ARCH_POSITIONS, ARCH_D, 0},
-    {SITE_EMBED_TYPES, "embeddings.token_type_embeddings", NULL, ARCH_TYPES, ARCH_D, 0},
+    {SITE_EMBED_TOKENS, "embeddings.word_embeddings", NULL, ARCH_VOCAB, ARCH_D},
+    {SITE_EMBED_POSITIONS, "embeddings.position_embeddings", NULL, ARCH_POSITIONS, ARCH_D},
+    {SITE_EMBED_TYPES, "embeddings.token_type_embeddings", NULL, ARCH_TYPES, ARCH_D},
     {SITE_EMBED_NORM, "embeddings.LayerNorm", NULL, ARCH_D, ARCH_D, ARCH_BIAS},
-    {SITE_Q, LAYER "attention.self.query", NULL, ARCH_D, ARCH_Q, ARCH_LAYERED | ARCH_BIAS},
-    {SITE_K, LAYER "attention.self.key", NULL, ARCH_D, ARCH_KV, ARCH_LAYERED | ARCH_BIAS},
-    {SITE_V, LAYER "attention.self.value", NULL, ARCH_D, ARCH_KV, ARCH_LAYERED | ARCH_BIAS},
+    {SITE_Q, LAYER "attention.self.query", NULL, ARCH_D, ARCH_Q, ARCH_LAYERED | ARCH_BIAS, "q"},
+    {SITE_K, LAYER "attention.self.key", NULL, ARCH_D, ARCH_KV, ARCH_LAYERED | ARCH_BIAS, "k"},
+    {SITE_V, LAYER "attention.self.value", NULL, ARCH_D, ARCH_KV, ARCH_LAYERED | ARCH_BIAS, "v"},
     {SITE_ATTN, LAYER "attention.self", NULL, ARCH_Q, ARCH_KV, ARCH_LAYERED},
     {SITE_O, LAYER "attention.output.dense", NULL, ARCH_Q, ARCH_D, ARCH_LAYERED | ARCH_BIAS},
     {SITE_ATTN_JOIN, LAYER "attention.output", NULL, ARCH_D, ARCH_D, ARCH_LAYERED},
     {SITE_ATTN_NORM, LAYER "attention.output.LayerNorm", NULL, ARCH_D, ARCH_D,
      ARCH_LAYERED | ARCH_BIAS},
-    {SITE_UP, LAYER "intermediate.dense", NULL, ARCH_D, ARCH_FF, ARCH_LAYERED | ARCH_BIAS},
-    {SITE_DOWN, LAYER "output.dense", NULL, ARCH_FF, ARCH_D, ARCH_LAYERED | ARCH_BIAS},
+    {SITE_UP, LAYER "intermediate.dense", NULL, ARCH_D, ARCH_FF, ARCH_LAYERED | ARCH_BIAS,
+     "intermediate"},
+    {SITE_DOWN, LAYER "output.dense", NULL, ARCH_FF, ARCH_D, ARCH_LAYERED | ARCH_BIAS, "output"},
     {SITE_FFN_JOIN, LAYER "output", NULL, ARCH_D, ARCH_D, ARCH_LAYERED},
     {SITE_FFN_NORM, LAYER "output.LayerNorm", NULL, ARCH_D, ARCH_D, ARCH_LAYERED | ARCH_BIAS},
     {SITE_POOLER, "pooler.dense", NULL, ARCH_D, ARCH_D, ARCH_BIAS | ARCH_MAY},
 };
 
-static int config_json(struct model_config *c, const json_t *j, struct core_err *err)
-{
-    const json_t *type = json_object_get(j, "position_embedding_type");
-    const char *positions = json_is_string(type) ? json_string_value(type) : "(not a string)";
-    int rc;
+static const struct model_head heads[] = {
+    {MODEL_FORM_SEQUENCE, MODEL_HEAD_POOLER, {{"classifier"}}},
+    {MODEL_FORM_TOKENS, MODEL_HEAD_EACH, {{"classifier"}}},
+    {MODEL_FORM_SPAN, MODEL_HEAD_EACH, {{"qa_outputs"}}},
+    {MODEL_FORM_CHOICE, MODEL_HEAD_POOLER, {{"classifier"}}},
+};
 
-    if (type && !json_is_null(type) && strcmp(positions, "absolute") != 0)
-        return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, "position_embedding_type",
-                                  "config.json: position_embedding_type %s is not computed",
-                                  positions);
-    if (json_is_true(json_object_get(j, "is_decoder")))
-        return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, "is_decoder",
-                                  "config.json: BERT as a decoder is not computed");
-    if (c->act == KERN_ACT_NONE)
-        c->act = KERN_ACT_GELU;
-    model__one_stack(c, false, true);
-    c->norm = MODEL_NORM_LAYER;
-    rc = model__json_unsigned(j, "type_vocab_size", 2, 1u << 16, &c->n_token_types, err);
+static int config(struct model_config *c, const struct model_facts *f, struct core_err *err)
+{
+    const char *positions = NULL;
+    bool is_decoder = false;
+    int rc = model__text(f, "position_embedding_type", "absolute", &positions, err);
+
+    if (rc == 0 && strcmp(positions, "absolute") != 0)
+        rc = model__refuse("position_embedding_type", positions, err);
     if (rc == 0)
-        rc = model__json_float(j, "layer_norm_eps", 1e-12, &c->norm_eps, err);
+        rc = model__bool(f, "is_decoder", false, &is_decoder, err);
+    if (rc == 0 && is_decoder)
+        rc = model__refuse("is_decoder", "true", err);
+    if (rc == 0)
+        rc = model__unsigned(f, "type_vocab_size", NULL, 2, 1u << 16, &c->n_token_types, err);
+    if (rc == 0)
+        rc = model__float(f, "layer_norm_eps", NULL, 1e-12, &c->norm_eps, err);
     if (rc == 0 && c->n_positions == 0)
         rc = core_err_set_param(err, CORE_E_ADAPTER_INVALID, "max_position_embeddings",
                                 "config.json: max_position_embeddings is missing");
+    c->act = c->act == KERN_ACT_NONE ? KERN_ACT_GELU : c->act;
+    c->pooler_act = KERN_ACT_TANH;
+    c->norm = MODEL_NORM_LAYER;
+    model__one_stack(c, false, true);
     return rc;
 }
 
@@ -80,6 +88,8 @@ const struct model_arch family__bert = {
     .base_prefix = "bert.",
     .site = sites,
     .n_sites = sizeof(sites) / sizeof(sites[0]),
-    .config_json = config_json,
+    .head = heads,
+    .n_heads = sizeof(heads) / sizeof(heads[0]),
+    .config = config,
     .forward = forward,
 };

@@ -39,35 +39,42 @@ static float *kv_block(const struct fwd *f, unsigned layer, unsigned which, uint
 
 /* ---- rotary positions -------------------------------------------------------------- */
 
-void fwd__rope_table(struct fwd_walk *w)
+static void rope_table(struct fwd_walk *w, unsigned i)
 {
-    struct fwd *f = w->f;
-    const size_t half = f->c->d_head / 2;
+    const struct fwd *f = w->f;
+    const size_t half = f->c->rope[i].n_dims / 2;
     uint32_t r0, r1, a, b;
 
     fwd__mine(w, &r0, &r1);
-    for (uint32_t i = 0; i < w->rows->n_parts; i++) {
-        const struct fwd_part *p = &w->rows->part[i];
-        const uint32_t *position = f->position + f->batch.seq[w->rows->seq0 + i].row0;
+    for (uint32_t s = 0; s < w->rows->n_parts; s++) {
+        const struct fwd_part *p = &w->rows->part[s];
+        const uint32_t *position = f->position + f->batch.seq[w->rows->seq0 + s].row0;
 
         if (!fwd__cut_part(p, r0, r1, &a, &b))
             continue;
         for (uint32_t r = a; r < b; r++)
             for (size_t k = 0; k < half; k++) {
-                const float angle = (float)position[r - p->row0] * f->m->inv_freq[k];
+                const float angle = (float)position[r - p->row0] * f->m->inv_freq[i][k];
 
-                f->cos[r * half + k] = cosf(angle);
-                f->sin[r * half + k] = sinf(angle);
+                f->cos[i][r * half + k] = cosf(angle);
+                f->sin[i][r * half + k] = sinf(angle);
             }
     }
 }
 
-/* Rotates the heads of the worker's own rows of x. */
-static void rotate(struct fwd_walk *w, unsigned n_heads, float *x)
+void fwd__rope_tables(struct fwd_walk *w)
+{
+    for (unsigned i = 0; i < MODEL_ROPES_MAX; i++)
+        if (w->f->m->inv_freq[i])
+            rope_table(w, i);
+}
+
+/* Rotates the heads of the worker's own rows of x by table `rope`. */
+static void rotate(struct fwd_walk *w, unsigned rope, unsigned n_heads, float *x)
 {
     const struct fwd *f = w->f;
     const struct fwd_rows *v = w->rows, *all = &f->all[w->stack];
-    const size_t d = f->c->d_head, half = d / 2;
+    const size_t d = f->c->d_head, n_dims = f->c->rope[rope].n_dims, half = n_dims / 2;
     uint32_t r0, r1, a, b;
 
     fwd__mine(w, &r0, &r1);
@@ -80,7 +87,7 @@ static void rotate(struct fwd_walk *w, unsigned n_heads, float *x)
             const size_t at = (all->part[i].row0 + p->first + (r - p->row0)) * half;
 
             for (size_t h = 0; h < n_heads; h++)
-                f->k->rope(d, f->cos + at, f->sin + at, x + (r * n_heads + h) * d);
+                f->k->rope(n_dims, f->cos[rope] + at, f->sin[rope] + at, x + (r * n_heads + h) * d);
         }
     }
 }
@@ -323,8 +330,8 @@ static const float *input_of(struct fwd_walk *w, unsigned layer, const struct fw
 /* Rotates and stores the keys of the current rows. */
 static void keep_own(struct fwd_walk *w, unsigned layer, const struct fwd_attn *a)
 {
-    if (a->has_rope)
-        rotate(w, w->c->n_kv_heads, w->k);
+    if (a->rope)
+        rotate(w, a->rope - 1, w->c->n_kv_heads, w->k);
     if (w->c->stack[w->stack].is_causal)
         store(w, layer, false);
 }
@@ -345,8 +352,8 @@ static void project_own(struct fwd_walk *w, unsigned layer, const struct fwd_att
         fwd_linears(w, layer, x, qkv, 3);
         keep_own(w, layer, a);
     }
-    if (a->has_rope)
-        rotate(w, w->c->n_heads, w->q);
+    if (a->rope)
+        rotate(w, a->rope - 1, w->c->n_heads, w->q);
 }
 
 void fwd_attention(struct fwd_walk *w, unsigned layer, const struct fwd_attn *a)

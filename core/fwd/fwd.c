@@ -63,8 +63,10 @@ static int alloc_rows(struct fwd *f, struct core_err *err)
     f->ff2 = rows(f, c->d_ff, &rc, err);
     f->pooled = rows(f, c->d_model, &rc, err);
     f->pooler = rows(f, c->d_model, &rc, err);
-    f->cos = rows(f, c->d_head / 2 + 1, &rc, err);
-    f->sin = rows(f, c->d_head / 2 + 1, &rc, err);
+    for (int i = 0; i < MODEL_ROPES_MAX; i++) {
+        f->cos[i] = rows(f, c->rope[i].n_dims / 2 + 1, &rc, err);
+        f->sin[i] = rows(f, c->rope[i].n_dims / 2 + 1, &rc, err);
+    }
     for (int i = 0; i < FWD_GROUP_MAX; i++)
         f->xs[i] = rows(f, widest, &rc, err);
     return rc;
@@ -274,9 +276,9 @@ int fwd_new(struct fwd **out, const struct model *m, struct pool *pool,
 
 static void free_rows(struct fwd *f)
 {
-    float *const all[] = {f->h,   f->x,     f->q,      f->k_rows, f->v_rows, f->ctx,
-                          f->ff1, f->ff2,   f->pooled, f->pooler, f->cos,    f->sin,
-                          f->t,   f->xs[0], f->xs[1],  f->xs[2]};
+    float *const all[] = {f->h,     f->x,     f->q,      f->k_rows, f->v_rows, f->ctx,
+                          f->ff1,   f->ff2,   f->pooled, f->pooler, f->t,      f->xs[0],
+                          f->xs[1], f->xs[2], f->cos[0], f->sin[0], f->cos[1], f->sin[1]};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         core_free(all[i]);

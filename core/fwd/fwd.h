@@ -79,7 +79,7 @@ void fwd_glu(struct fwd_walk *w, enum kern_act act);
 struct fwd_attn {
     bool is_cross;       /* over the source's keys (CROSS_* sites), else over its own */
     enum site_kind norm; /* before it, x = norm(h); 0: none, it reads h */
-    bool has_rope;       /* rotates q and k */
+    unsigned rope;       /* rotates q and k by the model's rope[rope - 1]; 0: does not */
     uint32_t window;     /* of own keys: q - k < window, if bidirectional both ways; 0 = all */
     float scale;         /* of q k^T; 0 = 1 / sqrt(d_head) */
 };

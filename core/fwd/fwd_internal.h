@@ -106,7 +106,8 @@ struct fwd {
     float *pooled, *pooler;   /* [max_rows, d_model]: head rows; the pooler's outputs */
     float *xs[FWD_GROUP_MAX]; /* inputs scaled by scale_in */
     float *logits;            /* [2 * max_seqs, n_vocab]: the base's LM head, then tasks' own */
-    float *cos, *sin;         /* [max_rows, d_head / 2], of the current stack's rows */
+    /* [max_rows, n_dims / 2] for each rope, of the current stack's rows */
+    float *cos[MODEL_ROPES_MAX], *sin[MODEL_ROPES_MAX];
 
     float *t; /* LOWRANK temporaries of the current group: [max_rows, rank_max] */
 
@@ -151,7 +152,7 @@ void fwd__due(const struct fwd_seq *s, uint32_t *first, uint32_t *n);
 /* ---- attn.c --------------------------------------------------------------------- */
 
 /* cos and sin of the current rows' positions. Row-wise. */
-void fwd__rope_table(struct fwd_walk *w);
+void fwd__rope_tables(struct fwd_walk *w);
 /* A view's items of the coming step (engine thread). */
 void fwd__attn_plan(const struct fwd *f, struct fwd_rows *v);
 

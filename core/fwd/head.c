@@ -209,7 +209,7 @@ void fwd__heads(struct fwd_walk *w)
 {
     struct fwd *f = w->f;
     const struct fwd_linear lm = {SITE_LM_HEAD, f->logits, KERN_ACT_NONE};
-    const struct fwd_linear pooler = {SITE_POOLER, f->pooler, KERN_ACT_TANH};
+    const struct fwd_linear pooler = {SITE_POOLER, f->pooler, f->c->pooler_act};
     const uint32_t n_rows = f->head_first[FWD_N_HEAD_CLASSES];
     size_t i;
 

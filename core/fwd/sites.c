@@ -400,8 +400,7 @@ void fwd_embed(struct fwd_walk *w, float scale)
                 embed_row(w, q->delta, position, f->position[at], 1.0f, h);
         }
     }
-    if (f->m->inv_freq)
-        fwd__rope_table(w);
+    fwd__rope_tables(w);
 }
 
 /* ---- norms -------------------------------------------------------------------- */

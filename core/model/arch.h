@@ -1,8 +1,8 @@
-/* core/model/arch.h - what a model family is, inside core/model.
+/* core/model/arch.h - what a model family is, and a loaded model, inside core.
  *
- * A family is a name table (sites with their Hugging Face and GGUF names and
- * widths), a reader of its configuration, and a forward pass over rows. Each stands in a
- * file of core/families.
+ * A family is a name table (sites with their Hugging Face and GGUF names and widths),
+ * the names of its configuration's keys, its heads, and a forward pass over rows. Each
+ * stands in a file of core/families; nothing else knows a family by name.
  */
 #ifndef CORE_MODEL_ARCH_H
 #define CORE_MODEL_ARCH_H
@@ -19,38 +19,67 @@ struct fwd_walk;
 enum arch_dim {
     ARCH_NONE,
     ARCH_D,
-    ARCH_Q,
-    ARCH_KV,
+    ARCH_Q,    /* n_heads * d_head */
+    ARCH_KV,   /* n_kv_heads * d_head */
+    ARCH_HEAD, /* d_head */
     ARCH_FF,
     ARCH_VOCAB,
-    ARCH_POSITIONS,
+    ARCH_POSITIONS, /* rows of the position table */
     ARCH_TYPES
 };
 
 enum {
-    ARCH_LAYERED = 1 << 0,  /* one per layer; the names hold one %u */
-    ARCH_BIAS = 1 << 1,     /* must have a bias */
-    ARCH_BIAS_MAY = 1 << 2, /* may have one */
-    ARCH_MAY = 1 << 3,      /* the whole site may be missing */
-    ARCH_UNPERMUTE = 1 << 4 /* GGUF stores rows of each head pairwise interleaved */
+    ARCH_LAYERED = 1 << 0,   /* one per layer of its stack; the names hold one %u */
+    ARCH_BIAS = 1 << 1,      /* must have a bias */
+    ARCH_BIAS_MAY = 1 << 2,  /* may have one */
+    ARCH_MAY = 1 << 3,       /* the whole site may be missing */
+    ARCH_UNPERMUTE = 1 << 4, /* GGUF stores rows of each head pairwise interleaved */
+    ARCH_TRANSPOSED = 1 << 5 /* Hugging Face stores [n_in, n_out] (Conv1D) */
 };
 
+/* Rows of one table that have the same `hf` are parts of one fused module, in its order. */
 struct arch_site {
     enum site_kind kind;
     const char *hf;   /* module path without the base prefix */
     const char *gguf; /* tensor name without .weight/.bias, or NULL */
     enum arch_dim in, out;
     unsigned flags;
+    const char *role; /* model_site_role() */
+    unsigned stack;   /* whose layers; sites outside the layers stand at its first */
+};
+
+/* Names of config.json's keys where they are not the usual ones (NULL). "" says that the
+ * family has no such key: its config() sets the fact. */
+struct arch_keys {
+    const char *d_model;     /* hidden_size */
+    const char *n_layers;    /* num_hidden_layers */
+    const char *n_heads;     /* num_attention_heads */
+    const char *n_kv_heads;  /* num_key_value_heads */
+    const char *d_head;      /* head_dim */
+    const char *d_ff;        /* intermediate_size */
+    const char *n_positions; /* max_position_embeddings */
+    const char *act;         /* hidden_act */
+};
+
+/* Where facts come from: config.json or GGUF metadata; the other is NULL. */
+struct model_facts {
+    const json_t *json;
+    const struct gguf *gguf;
+    const char *prefix; /* of GGUF's keys: general.architecture */
 };
 
 struct model_arch {
-    const char *name;        /* model_type in config.json, general.architecture in GGUF */
+    const char *name;        /* model_type in config.json */
+    const char *gguf;        /* general.architecture in GGUF, or NULL: no such files */
     const char *base_prefix; /* "bert.", "model.": may stand before a path */
+    struct arch_keys key;
     const struct arch_site *site;
     size_t n_sites;
-    bool reads_gguf; /* files of this architecture; its sites then have GGUF names */
-    /* Fills *c; the common keys are read already. */
-    int (*config_json)(struct model_config *c, const json_t *json, struct core_err *err);
+    const struct model_head *head;
+    size_t n_heads;
+    /* Completes *c: the common keys are read, sizes are checked afterwards. Default
+     * activation where act is KERN_ACT_NONE. */
+    int (*config)(struct model_config *c, const struct model_facts *from, struct core_err *err);
     /* Runs all layers (core/fwd/fwd.h); ends with the final hidden rows of the last stack
      * in w->h, after the final norm. */
     void (*forward)(struct fwd_walk *w);
@@ -69,9 +98,11 @@ struct model_table {
 
 /* One site of a loaded model. */
 struct model_site {
+    const struct arch_site *row;
     struct gemm_weight *w;       /* linear */
     struct model_table table;    /* embedding */
-    const struct tensor *stored; /* linear, embedding: in the checkpoint, in its order */
+    const struct tensor *stored; /* linear, embedding: in the checkpoint */
+    size_t row0;                 /* linear: its outputs among the stored module's */
     float *bias;                 /* linear: [n_out] or NULL */
     float *gamma, *beta;         /* norm: [d]; beta may be NULL */
     size_t n_in, n_out;          /* 0, 0: the model has no such site */
@@ -86,31 +117,52 @@ struct model {
     char *chat_template;
     struct model_site *site; /* [n_layers * SITE_N_KINDS] */
     size_t n_sites;
-    float *inv_freq; /* RoPE: [d_head / 2], scaling applied; NULL: none */
+    float *inv_freq[MODEL_ROPES_MAX]; /* [n_dims / 2], scaling applied; NULL: none */
     size_t n_bytes;
     char hash[65];
 };
+
+/* ---- facts.c: what families read their configuration with --------------------- */
+
+/* A number under its key in config.json or in GGUF (NULL: it has none there); `dflt` when
+ * absent or null. CORE_E_ADAPTER_INVALID names a key of another type or out of range. */
+int model__unsigned(const struct model_facts *f, const char *json, const char *gguf, unsigned dflt,
+                    unsigned max, unsigned *out, struct core_err *err);
+int model__float(const struct model_facts *f, const char *json, const char *gguf, double dflt,
+                 float *out, struct core_err *err);
+/* A boolean or a text of config.json; `dflt` in GGUF, when absent or null. */
+int model__bool(const struct model_facts *f, const char *json, bool dflt, bool *out,
+                struct core_err *err);
+int model__text(const struct model_facts *f, const char *json, const char *dflt, const char **out,
+                struct core_err *err);
+/* CORE_E_ADAPTER_UNSUPPORTED: "config.json: <key> <value> is not computed". */
+int model__refuse(const char *key, const char *value, struct core_err *err);
+/* All layers are one stack. */
+void model__one_stack(struct model_config *c, bool is_causal, bool is_post_norm);
+/* Rotary positions over all of d_head: "rope_theta" and "rope_scaling" of transformers 4,
+ * "rope_parameters" of 5, "rope.freq_base" of GGUF. */
+int model__rope(struct model_config *c, const struct model_facts *f, struct core_err *err);
+
+/* ---- the steps of model_open() ---------------------------------------------------- */
 
 /* config.c: *c from a folder's json files or from GGUF metadata; *arch is chosen. */
 int model__config_folder(struct model_config *c, const struct model_arch **arch, const char *path,
                          char **chat_template, struct core_err *err);
 int model__config_gguf(struct model_config *c, const struct model_arch **arch, const struct gguf *g,
                        char **chat_template, struct core_err *err);
-/* The family called `name`, or NULL. */
-const struct model_arch *model__arch_find(const char *name);
 
 /* load.c: m->config, m->weights, m->kern are set; fills sites, tables, inv_freq, hash. */
 int model__load(struct model *m, struct core_err *err);
+/* rope.c: m->inv_freq. */
+int model__load_rope(struct model *m, struct core_err *err);
+/* A tensor's values as f32 vector of n in *out, or an error that names it. */
+int model__load_vector(struct model *m, const struct tensor *t, size_t row0, size_t n_all, size_t n,
+                       float **out, struct core_err *err);
 
-/* All layers are one stack. */
-void model__one_stack(struct model_config *c, bool is_causal, bool is_post_norm);
-/* json.c-like helpers of config.c used by the families: a key's number, with range
- * check; `dflt` when absent or null. */
-int model__json_unsigned(const json_t *json, const char *key, unsigned dflt, unsigned max,
-                         unsigned *out, struct core_err *err);
-int model__json_float(const json_t *json, const char *key, double dflt, float *out,
-                      struct core_err *err);
-/* Activation by transformers' name; CORE_E_ADAPTER_UNSUPPORTED names it. */
-int model__act_by_name(const char *name, enum kern_act *out, struct core_err *err);
+/* names.c: outputs of the module's parts that stand before this one in it. */
+size_t model__row0(const struct model *m, const struct arch_site *s);
+/* Outputs of all parts of its module. */
+size_t model__module_rows(const struct model *m, const struct arch_site *s);
+size_t model__dim(const struct model_config *c, enum arch_dim d);
 
 #endif

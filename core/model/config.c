@@ -7,54 +7,12 @@
 #include <unistd.h>
 
 #include "core/base/alloc.h"
+#include "core/base/buf.h"
 #include "core/base/err.h"
 #include "core/base/pyjson.h"
 #include "core/model/arch.h"
 
-const struct model_arch *model__arch_find(const char *name)
-{
-    for (size_t i = 0; model_families[i]; i++)
-        if (strcmp(model_families[i]->name, name) == 0)
-            return model_families[i];
-    return NULL;
-}
-
-void model__one_stack(struct model_config *c, bool is_causal, bool is_post_norm)
-{
-    c->n_stacks = 1;
-    c->stack[0] = (struct model_stack){
-        .n_layers = c->n_layers, .is_causal = is_causal, .is_post_norm = is_post_norm};
-}
-
-int model__json_unsigned(const json_t *json, const char *key, unsigned dflt, unsigned max,
-                         unsigned *out, struct core_err *err)
-{
-    const json_t *v = json_object_get(json, key);
-
-    if (!v || json_is_null(v)) {
-        *out = dflt;
-        return 0;
-    }
-    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > (json_int_t)max)
-        return core_err_set_param(err, CORE_E_ADAPTER_INVALID, key,
-                                  "config.json: %s must be an integer from 0 to %u", key, max);
-    *out = (unsigned)json_integer_value(v);
-    return 0;
-}
-
-int model__json_float(const json_t *json, const char *key, double dflt, float *out,
-                      struct core_err *err)
-{
-    const json_t *v = json_object_get(json, key);
-
-    if (v && !json_is_null(v) && !json_is_number(v))
-        return core_err_set_param(err, CORE_E_ADAPTER_INVALID, key,
-                                  "config.json: %s must be a number", key);
-    *out = (float)(v && !json_is_null(v) ? json_number_value(v) : dflt);
-    return 0;
-}
-
-int model__act_by_name(const char *name, enum kern_act *out, struct core_err *err)
+static int act_by_name(const char *name, enum kern_act *out, struct core_err *err)
 {
     static const struct {
         const char *name;
@@ -157,9 +115,9 @@ static int read_pooling(struct model_config *c, const char *path, struct core_er
         c->pooling = MODEL_POOL_LAST;
     rc = load_json(path, "sentence_bert_config.json", &sbert, err);
     if (rc == 0)
-        rc = model__json_unsigned(sbert, "max_seq_length", c->max_input_tokens,
-                                  c->n_positions ? c->n_positions : 1u << 24, &c->max_input_tokens,
-                                  err);
+        rc = model__unsigned(&(struct model_facts){.json = sbert}, "max_seq_length", NULL,
+                             c->max_input_tokens, c->n_positions ? c->n_positions : 1u << 24,
+                             &c->max_input_tokens, err);
 out:
     json_decref(modules);
     json_decref(pool);
@@ -167,46 +125,88 @@ out:
     return rc;
 }
 
-/* The keys that mean the same in every family. */
-static int read_common(struct model_config *c, const json_t *j, struct core_err *err)
+/* A size that every family has, under the family's name for it, the usual one, and GGUF's. */
+struct size {
+    const char *own, *usual, *gguf;
+    unsigned max, *out;
+    bool must_be;
+};
+
+enum { N_SIZES = 8 };
+
+static void list_sizes(struct model_config *c, const struct arch_keys *k, struct size s[N_SIZES])
 {
-    const unsigned big = 1u << 24;
-    const json_t *act = json_object_get(j, "hidden_act");
+    const struct size all[N_SIZES] = {
+        {k->d_model, "hidden_size", "embedding_length", 1u << 20, &c->d_model, true},
+        {k->n_layers, "num_hidden_layers", "block_count", 1024, &c->n_layers, true},
+        {k->n_heads, "num_attention_heads", "attention.head_count", 4096, &c->n_heads, true},
+        {k->d_ff, "intermediate_size", "feed_forward_length", 1u << 22, &c->d_ff, true},
+        {NULL, "vocab_size", "vocab_size", 1u << 24, &c->n_vocab, true},
+        {k->n_kv_heads, "num_key_value_heads", "attention.head_count_kv", 4096, &c->n_kv_heads},
+        {k->d_head, "head_dim", "attention.key_length", 1u << 16, &c->d_head},
+        {k->n_positions, "max_position_embeddings", "context_length", 1u << 24, &c->n_positions},
+    };
+
+    memcpy(s, all, sizeof(all));
+}
+
+static int read_sizes(struct model_config *c, const struct model_arch *arch,
+                      const struct model_facts *f, struct core_err *err)
+{
+    struct size s[N_SIZES];
     int rc = 0;
 
-    rc = rc ? rc : model__json_unsigned(j, "hidden_size", 0, 1u << 20, &c->d_model, err);
-    rc = rc ? rc : model__json_unsigned(j, "num_hidden_layers", 0, 1024, &c->n_layers, err);
-    rc = rc ? rc : model__json_unsigned(j, "num_attention_heads", 0, 4096, &c->n_heads, err);
-    rc = rc ? rc
-            : model__json_unsigned(j, "num_key_value_heads", c->n_heads, 4096, &c->n_kv_heads, err);
-    rc = rc ? rc : model__json_unsigned(j, "intermediate_size", 0, 1u << 22, &c->d_ff, err);
-    rc = rc ? rc : model__json_unsigned(j, "vocab_size", 0, big, &c->n_vocab, err);
-    rc = rc ? rc : model__json_unsigned(j, "max_position_embeddings", 0, big, &c->n_positions, err);
-    if (rc < 0)
-        return rc;
-    if (!c->d_model || !c->n_layers || !c->n_heads || !c->n_kv_heads || !c->d_ff || !c->n_vocab)
+    list_sizes(c, &arch->key, s);
+    for (size_t i = 0; rc == 0 && i < N_SIZES; i++)
+        rc = model__unsigned(f, s[i].own ? s[i].own : s[i].usual, s[i].gguf, *s[i].out, s[i].max,
+                             s[i].out, err);
+    if (c->n_kv_heads == 0)
+        c->n_kv_heads = c->n_heads;
+    if (c->d_head == 0 && c->n_heads)
+        c->d_head = c->d_model / c->n_heads;
+    return rc;
+}
+
+/* After the family has completed them. */
+static int check_sizes(struct model_config *c, const struct model_arch *arch,
+                       const struct model_facts *f, struct core_err *err)
+{
+    struct size s[N_SIZES];
+
+    list_sizes(c, &arch->key, s);
+    for (size_t i = 0; i < N_SIZES; i++) {
+        const char *key = f->gguf ? s[i].gguf : s[i].own && *s[i].own ? s[i].own : s[i].usual;
+
+        if (s[i].must_be && *s[i].out == 0)
+            return core_err_set_param(err, CORE_E_ADAPTER_INVALID, key, "%s%s%s%s is missing or 0",
+                                      f->gguf ? "GGUF: " : "config.json: ",
+                                      f->gguf ? f->prefix : "", f->gguf ? "." : "", key);
+    }
+    if (c->d_head == 0 || c->n_kv_heads == 0 || c->n_heads % c->n_kv_heads)
         return core_err_set(err, CORE_E_ADAPTER_INVALID,
-                            "config.json: a size (hidden_size, num_hidden_layers, "
-                            "num_attention_heads, intermediate_size, vocab_size) is missing or 0");
-    rc = model__json_unsigned(j, "head_dim", c->d_model / c->n_heads, 1u << 16, &c->d_head, err);
-    if (rc < 0)
-        return rc;
-    if (c->d_head == 0 || c->n_heads % c->n_kv_heads)
-        return core_err_set(err, CORE_E_ADAPTER_INVALID,
-                            "config.json: %u attention heads, %u key-value heads, head size %u "
-                            "do not fit together",
+                            "the configuration: %u attention heads, %u key-value heads, head size "
+                            "%u do not fit together",
                             c->n_heads, c->n_kv_heads, c->d_head);
     c->max_input_tokens = c->n_positions;
-    c->is_tied = json_is_true(json_object_get(j, "tie_word_embeddings"));
-    take_ids(json_object_get(j, "eos_token_id"), c->eos, &c->n_eos, 8);
-    c->bos = one_id(json_object_get(j, "bos_token_id"));
-    c->pad = one_id(json_object_get(j, "pad_token_id"));
-    if (!act || json_is_null(act))
-        return 0; /* the family has a default */
-    if (!json_is_string(act))
-        return core_err_set_param(err, CORE_E_ADAPTER_INVALID, "hidden_act",
-                                  "config.json: hidden_act must be a string");
-    return model__act_by_name(json_string_value(act), &c->act, err);
+    return 0;
+}
+
+static int read_common(struct model_config *c, const struct model_arch *arch,
+                       const struct model_facts *f, struct core_err *err)
+{
+    const char *act = NULL;
+    int rc = read_sizes(c, arch, f, err);
+
+    if (rc == 0)
+        rc = model__text(f, arch->key.act ? arch->key.act : "hidden_act", NULL, &act, err);
+    if (rc == 0 && act)
+        rc = act_by_name(act, &c->act, err);
+    take_ids(json_object_get(f->json, "eos_token_id"), c->eos, &c->n_eos, 8);
+    c->bos = one_id(json_object_get(f->json, "bos_token_id"));
+    c->pad = one_id(json_object_get(f->json, "pad_token_id"));
+    if (rc == 0)
+        rc = arch->config(c, f, err);
+    return rc < 0 ? rc : check_sizes(c, arch, f, err);
 }
 
 static void set_name(struct model_config *c, const char *name, const char *path)
@@ -249,6 +249,18 @@ static int read_chat_template(const char *path, char **out, struct core_err *err
     return rc;
 }
 
+/* The family of a name, ignoring case where the name is a class's. */
+static const struct model_arch *family_called(const char *name, bool is_gguf)
+{
+    for (size_t i = 0; model_families[i]; i++) {
+        const char *known = is_gguf ? model_families[i]->gguf : model_families[i]->name;
+
+        if (known && strcmp(known, name) == 0)
+            return model_families[i];
+    }
+    return NULL;
+}
+
 /* model_type; files of 2019 say the class only, "BertForMaskedLM". */
 static const struct model_arch *family_of(const json_t *j)
 {
@@ -258,7 +270,7 @@ static const struct model_arch *family_of(const json_t *j)
     const char *class_name = json_string_value(json_array_get(classes, 0));
 
     if ((said && !json_is_null(said)) || !class_name)
-        return type ? model__arch_find(type) : NULL;
+        return type ? family_called(type, false) : NULL;
     for (size_t i = 0; model_families[i]; i++) {
         const size_t n = strlen(model_families[i]->name);
 
@@ -267,6 +279,27 @@ static const struct model_arch *family_of(const json_t *j)
             return model_families[i];
     }
     return NULL;
+}
+
+/* CORE_E_ADAPTER_UNSUPPORTED with the families that there are. */
+static int unknown_family(const char *key, const char *name, bool is_gguf, struct core_err *err)
+{
+    struct core_buf known = {0};
+    int rc;
+
+    for (size_t i = 0; model_families[i]; i++) {
+        const char *text = is_gguf ? model_families[i]->gguf : model_families[i]->name;
+
+        if (!text)
+            continue;
+        core_buf_str(&known, known.n ? ", " : "");
+        core_buf_str(&known, text);
+    }
+    rc = core_err_set_param(
+        err, CORE_E_ADAPTER_UNSUPPORTED, key, "%s%s %.60s is not computed: %.*s",
+        is_gguf ? "GGUF: " : "config.json: ", key, name, (int)known.n, known.p ? known.p : "");
+    core_buf_release(&known);
+    return rc;
 }
 
 int model__config_folder(struct model_config *c, const struct model_arch **arch, const char *path,
@@ -285,16 +318,12 @@ int model__config_folder(struct model_config *c, const struct model_arch **arch,
     type = json_string_value(json_object_get(j, "model_type"));
     *arch = family_of(j);
     if (!*arch) {
-        rc = core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, "model_type",
-                                "config.json: model_type %s is not computed",
-                                type ? type : "(none)");
+        rc = unknown_family("model_type", type ? type : "(none)", false, err);
         goto out;
     }
     snprintf(c->arch, sizeof(c->arch), "%s", (*arch)->name);
     set_name(c, json_string_value(json_object_get(j, "_name_or_path")), path);
-    rc = read_common(c, j, err);
-    if (rc == 0)
-        rc = (*arch)->config_json(c, j, err);
+    rc = read_common(c, *arch, &(struct model_facts){.json = j}, err);
     if (rc == 0)
         rc = load_json(path, "generation_config.json", &gen, err);
     if (rc == 0 && json_object_get(gen, "eos_token_id")) {
@@ -313,25 +342,6 @@ out:
 
 /* ---- GGUF ------------------------------------------------------------------ */
 
-/* "<arch>.<key>" as an unsigned; `dflt` when absent. */
-static unsigned gguf_u(const struct gguf *g, const char *arch, const char *key, unsigned dflt)
-{
-    char full[128];
-    uint64_t v;
-
-    snprintf(full, sizeof(full), "%s.%s", arch, key);
-    return gguf_get_u64(g, full, &v) && v <= 1u << 30 ? (unsigned)v : dflt;
-}
-
-static float gguf_f(const struct gguf *g, const char *arch, const char *key, double dflt)
-{
-    char full[128];
-    double v;
-
-    snprintf(full, sizeof(full), "%s.%s", arch, key);
-    return (float)(gguf_get_f64(g, full, &v) ? v : dflt);
-}
-
 static int32_t gguf_id(const struct gguf *g, const char *key)
 {
     uint64_t v;
@@ -339,32 +349,20 @@ static int32_t gguf_id(const struct gguf *g, const char *key)
     return gguf_get_u64(g, key, &v) && v <= INT32_MAX ? (int32_t)v : -1;
 }
 
-static int gguf_sizes(struct model_config *c, const struct gguf *g, const char *a,
-                      struct core_err *err)
+static void gguf_name(struct model_config *c, const struct gguf *g, const char *arch)
 {
-    c->d_model = gguf_u(g, a, "embedding_length", 0);
-    c->n_layers = gguf_u(g, a, "block_count", 0);
-    c->n_heads = gguf_u(g, a, "attention.head_count", 0);
-    c->n_kv_heads = gguf_u(g, a, "attention.head_count_kv", c->n_heads);
-    c->d_ff = gguf_u(g, a, "feed_forward_length", 0);
-    c->n_positions = gguf_u(g, a, "context_length", 0);
-    c->n_vocab = gguf_u(g, a, "vocab_size", 0);
-    if (!c->d_model || !c->n_layers || c->n_layers > 1024 || !c->n_heads || !c->n_kv_heads ||
-        !c->d_ff || c->n_heads % c->n_kv_heads || c->d_model > 1u << 20 || c->d_ff > 1u << 22)
-        return core_err_set(err, CORE_E_ADAPTER_INVALID,
-                            "GGUF: a size (%s.embedding_length, block_count, head_count, "
-                            "feed_forward_length) is missing or out of range",
-                            a);
-    c->d_head = gguf_u(g, a, "attention.key_length", c->d_model / c->n_heads);
-    c->norm_eps = gguf_f(g, a, "attention.layer_norm_rms_epsilon", 1e-5);
-    c->rope_theta = gguf_f(g, a, "rope.freq_base", 10000.0);
-    c->max_input_tokens = c->n_positions;
-    return 0;
+    struct gguf_str s;
+
+    if (gguf_get_str(g, "general.name", &s))
+        snprintf(c->name, sizeof(c->name), "%.*s", (int)(s.n < 90 ? s.n : 90), s.p);
+    else
+        snprintf(c->name, sizeof(c->name), "%s", arch);
 }
 
 int model__config_gguf(struct model_config *c, const struct model_arch **arch, const struct gguf *g,
                        char **chat_template, struct core_err *err)
 {
+    const struct tensor *embed = tensor_list_find(gguf_tensors(g), "token_embd.weight");
     struct gguf_str s;
     char name[32];
     int rc;
@@ -373,21 +371,16 @@ int model__config_gguf(struct model_config *c, const struct model_arch **arch, c
         return core_err_set(err, CORE_E_ADAPTER_INVALID, "GGUF: general.architecture is missing");
     memcpy(name, s.p, s.n);
     name[s.n] = 0;
-    *arch = model__arch_find(name);
-    if (!*arch || !(*arch)->reads_gguf)
-        return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, "general.architecture",
-                                  "GGUF: the architecture %s is not computed", name);
-    snprintf(c->arch, sizeof(c->arch), "%s", name);
-    if (gguf_get_str(g, "general.name", &s))
-        snprintf(c->name, sizeof(c->name), "%.*s", (int)(s.n < 90 ? s.n : 90), s.p);
-    else
-        snprintf(c->name, sizeof(c->name), "%s", name);
-    rc = gguf_sizes(c, g, name, err);
+    *arch = family_called(name, true);
+    if (!*arch)
+        return unknown_family("general.architecture", name, true, err);
+    snprintf(c->arch, sizeof(c->arch), "%s", (*arch)->name);
+    gguf_name(c, g, name);
+    if (embed && embed->n_dims == 2) /* vocab_size stands where it differs */
+        c->n_vocab = (unsigned)embed->dim[0];
+    rc = read_common(c, *arch, &(struct model_facts){.gguf = g, .prefix = name}, err);
     if (rc < 0)
         return rc;
-    model__one_stack(c, true, false);
-    c->norm = MODEL_NORM_RMS;
-    c->act = KERN_ACT_SILU;
     c->is_tied = tensor_list_find(gguf_tensors(g), "output.weight") == NULL;
     c->pooling = MODEL_POOL_MEAN;
     c->is_normalized = true;

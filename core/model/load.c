@@ -2,7 +2,6 @@
  * checks every shape, and packs. A tensor that a site needs and that is missing is
  * an error by name; tensors that no site names are left alone (a base checkpoint may
  * carry heads). */
-#include <math.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,29 +11,6 @@
 #include "core/model/arch.h"
 
 enum { NAME_MAX_LEN = 256 };
-
-static size_t dim_of(const struct model_config *c, enum arch_dim d)
-{
-    switch (d) {
-    case ARCH_NONE:
-        return 0;
-    case ARCH_D:
-        return c->d_model;
-    case ARCH_Q:
-        return (size_t)c->n_heads * c->d_head;
-    case ARCH_KV:
-        return (size_t)c->n_kv_heads * c->d_head;
-    case ARCH_FF:
-        return c->d_ff;
-    case ARCH_VOCAB:
-        return c->n_vocab;
-    case ARCH_POSITIONS:
-        return c->n_positions;
-    case ARCH_TYPES:
-        return c->n_token_types;
-    }
-    return 0;
-}
 
 /* Finds "<module><suffix>" under the names that a checkpoint may use: GGUF's, or
  * Hugging Face's with the base prefix not at all, once, or twice (a model that was saved
@@ -85,62 +61,103 @@ static int check_type(const struct tensor *t, struct core_err *err)
                               tensor_type_text(t->type));
 }
 
-/* A vector of n values as f32. */
-static int load_vector(struct model *m, const struct tensor *t, size_t n, float **out,
-                       struct core_err *err)
+int model__load_vector(struct model *m, const struct tensor *t, size_t row0, size_t n_all, size_t n,
+                       float **out, struct core_err *err)
 {
     char expected[32];
 
     if (check_type(t, err) < 0)
         return CORE_E_ADAPTER_UNSUPPORTED;
-    snprintf(expected, sizeof(expected), "[%zu]", n);
-    if (!tensor_is(t, 1, n, 0))
+    snprintf(expected, sizeof(expected), "[%zu]", n_all);
+    if (!tensor_is(t, 1, n_all, 0))
         return shape_error(t, expected, err);
     *out = core_alloc_aligned(n * sizeof(float));
     if (!*out)
         return core_err_nomem(err, t->name);
-    tensor_to_f32(t, 0, n, *out);
+    tensor_to_f32(t, row0, n, *out);
     m->n_bytes += n * sizeof(float);
     return 0;
 }
 
+/* ---- the weight of a linear in Hugging Face's order ----------------------------- */
+
 /* GGUF stores the rows of each Llama head as (0, d/2, 1, d/2 + 1, ...); Hugging Face,
- * and every adapter trained on it, as (0, 1, ..., d - 1). Copies rows into that order. */
-static int unpermute(const struct model_config *c, struct tensor *t, void **copy,
-                     struct core_err *err)
+ * and every adapter trained on it, as (0, 1, ..., d - 1). */
+static void unpermute(const struct model_config *c, const struct tensor *t, unsigned char *to)
 {
     const size_t d = c->d_head, n_rows = t->dim[0], row = t->n_bytes / n_rows;
-    unsigned char *to;
 
-    if (n_rows % d || d % 2)
-        return core_err_set_param(err, CORE_E_ADAPTER_MISMATCH, t->name,
-                                  "tensor %s: %zu rows are not whole heads of %zu", t->name, n_rows,
-                                  d);
-    *copy = to = core_malloc(t->n_bytes);
-    if (!to)
-        return core_err_nomem(err, t->name);
     for (size_t h = 0; h < n_rows; h += d)
         for (size_t i = 0; i < d / 2; i++)
             for (size_t j = 0; j < 2; j++)
                 memcpy(to + (h + j * (d / 2) + i) * row,
                        (const unsigned char *)t->data + (h + i * 2 + j) * row, row);
-    t->data = to;
+}
+
+/* Columns [row0, row0 + n_rows) of t [n_in, n_all] as rows. */
+static void transpose(const struct tensor *t, size_t row0, size_t n_rows, unsigned char *to)
+{
+    const size_t n_in = t->dim[0], n_all = t->dim[1], size = t->n_bytes / (n_in * n_all);
+    const unsigned char *from = t->data;
+
+    for (size_t r = 0; r < n_rows; r++)
+        for (size_t k = 0; k < n_in; k++)
+            memcpy(to + (r * n_in + k) * size, from + (k * n_all + row0 + r) * size, size);
+}
+
+/* *t becomes the site's own rows [n_out, n_in] of a stored module of n_all rows. *copy is
+ * the memory of what had to be moved, the caller's. */
+static int own_rows(const struct model *m, const struct model_site *site, size_t n_all,
+                    struct tensor *t, void **copy, struct core_err *err)
+{
+    const bool is_gguf = weights_gguf(m->weights) != NULL;
+    const bool is_transposed = site->row->flags & ARCH_TRANSPOSED && !is_gguf;
+    const bool is_permuted = site->row->flags & ARCH_UNPERMUTE && is_gguf;
+    const size_t n_bytes = t->n_bytes / n_all * site->n_out;
+
+    if (is_permuted && (site->n_out % m->config.d_head || m->config.d_head % 2))
+        return core_err_set_param(err, CORE_E_ADAPTER_MISMATCH, t->name,
+                                  "tensor %s: %zu rows are not whole heads of %u", t->name,
+                                  site->n_out, m->config.d_head);
+    if (is_transposed && !tensor_type_is_float(t->type))
+        return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, t->name,
+                                  "tensor %s: type %s is not computed here", t->name,
+                                  tensor_type_text(t->type));
+    if (is_transposed || is_permuted) {
+        *copy = core_malloc(n_bytes);
+        if (!*copy)
+            return core_err_nomem(err, t->name);
+    }
+    if (is_transposed)
+        transpose(t, site->row0, site->n_out, *copy);
+    else
+        t->data = (const unsigned char *)t->data + t->n_bytes / n_all * site->row0;
+    t->dim[0] = site->n_out;
+    t->dim[1] = site->n_in;
+    t->n_bytes = n_bytes;
+    if (is_permuted)
+        unpermute(&m->config, t, *copy);
+    t->data = *copy ? *copy : t->data;
     return 0;
 }
 
-static int load_linear(struct model *m, struct model_site *site, const struct arch_site *s,
-                       const struct tensor *weight, struct core_err *err)
+static int load_linear(struct model *m, struct model_site *site, const struct tensor *weight,
+                       struct core_err *err)
 {
+    const bool is_transposed =
+        site->row->flags & ARCH_TRANSPOSED && weights_gguf(m->weights) == NULL;
+    const size_t n_all = model__module_rows(m, site->row);
+    const size_t n0 = is_transposed ? site->n_in : n_all, n1 = is_transposed ? n_all : site->n_in;
     struct tensor t = *weight;
     void *copy = NULL;
     char expected[48];
-    int rc = 0;
+    int rc;
 
-    snprintf(expected, sizeof(expected), "[%zu, %zu]", site->n_out, site->n_in);
-    if (!tensor_is(&t, 2, site->n_out, site->n_in))
+    snprintf(expected, sizeof(expected), "[%zu, %zu]", n0, n1);
+    if (!tensor_is(&t, 2, n0, n1))
         return shape_error(&t, expected, err);
-    if (s->flags & ARCH_UNPERMUTE && weights_gguf(m->weights))
-        rc = unpermute(&m->config, &t, &copy, err);
+    site->row0 = model__row0(m, site->row);
+    rc = own_rows(m, site, n_all, &t, &copy, err);
     if (rc == 0)
         rc = gemm_pack(&site->w, &m->kern, &t, err);
     if (rc == 0)
@@ -173,16 +190,16 @@ static int load_table(struct model_site *site, const struct tensor *t, struct co
     return 0;
 }
 
-static int load_weight(struct model *m, struct model_site *site, const struct arch_site *s,
-                       const struct tensor *t, struct core_err *err)
+static int load_weight(struct model *m, struct model_site *site, const struct tensor *t,
+                       struct core_err *err)
 {
     if (check_type(t, err) < 0)
         return CORE_E_ADAPTER_UNSUPPORTED;
-    switch (site_kind_class(s->kind)) {
+    switch (site_kind_class(site->row->kind)) {
     case SITE_CLASS_LINEAR:
-        return load_linear(m, site, s, t, err);
+        return load_linear(m, site, t, err);
     case SITE_CLASS_NORM:
-        return load_vector(m, t, site->n_out, &site->gamma, err);
+        return model__load_vector(m, t, 0, site->n_out, site->n_out, &site->gamma, err);
     case SITE_CLASS_EMBED:
         return load_table(site, t, err);
     case SITE_CLASS_JOIN:
@@ -236,17 +253,43 @@ static const struct tensor *weight_of(const struct model *m, const struct arch_s
     return t;
 }
 
+static int missing(const char *name, struct core_err *err)
+{
+    return core_err_set_param(err, CORE_E_ADAPTER_INVALID, name, "the model has no tensor %s",
+                              name);
+}
+
+/* The bias of a linear or the beta of a norm. */
+static int load_bias(struct model *m, struct model_site *site, unsigned layer, struct core_err *err)
+{
+    const struct arch_site *s = site->row;
+    const bool is_norm = site_kind_class(s->kind) == SITE_CLASS_NORM;
+    const size_t n_all = is_norm ? site->n_out : model__module_rows(m, s);
+    char name[NAME_MAX_LEN];
+    const struct tensor *t = find(m, s, layer, ".bias", name);
+
+    if (!t)
+        return s->flags & ARCH_BIAS ? missing(name, err) : 0;
+    if (!(s->flags & (ARCH_BIAS | ARCH_BIAS_MAY)))
+        return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, t->name,
+                                  "tensor %s: this place has no bias in %s", t->name,
+                                  m->arch->name);
+    return model__load_vector(m, t, site->row0, n_all, site->n_out,
+                              is_norm ? &site->beta : &site->bias, err);
+}
+
 static int load_site(struct model *m, const struct arch_site *s, unsigned layer,
                      struct core_err *err)
 {
-    struct model_site *site = &m->site[site_make(layer, s->kind)];
-    const bool is_norm = site_kind_class(s->kind) == SITE_CLASS_NORM;
-    const struct tensor *weight, *bias;
-    char name[NAME_MAX_LEN], unused[NAME_MAX_LEN];
+    const unsigned first = m->config.stack[s->stack].first_layer;
+    struct model_site *site = &m->site[site_make(first + layer, s->kind)];
+    const struct tensor *weight;
+    char name[NAME_MAX_LEN];
     int rc;
 
-    site->n_in = dim_of(&m->config, s->in);
-    site->n_out = dim_of(&m->config, s->out);
+    site->row = s;
+    site->n_in = model__dim(&m->config, s->in);
+    site->n_out = model__dim(&m->config, s->out);
     if (!has_weight(s->kind))
         return 0;
     weight = weight_of(m, s, layer, name);
@@ -255,67 +298,11 @@ static int load_site(struct model *m, const struct arch_site *s, unsigned layer,
         return 0;
     }
     if (!weight)
-        return core_err_set_param(err, CORE_E_ADAPTER_INVALID, name, "the model has no tensor %s",
-                                  name);
-    bias = find(m, s, layer, ".bias", unused);
-    if (!bias && s->flags & ARCH_BIAS)
-        return core_err_set_param(err, CORE_E_ADAPTER_INVALID, unused, "the model has no tensor %s",
-                                  unused);
-    if (bias && !(s->flags & (ARCH_BIAS | ARCH_BIAS_MAY)))
-        return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, bias->name,
-                                  "tensor %s: this place has no bias in %s", bias->name,
-                                  m->arch->name);
-    if (!is_norm && !(s->flags & ARCH_UNPERMUTE && weights_gguf(m->weights)))
+        return missing(name, err);
+    if (site_kind_class(s->kind) != SITE_CLASS_NORM)
         site->stored = weight;
-    rc = load_weight(m, site, s, weight, err);
-    if (rc == 0 && bias)
-        rc = load_vector(m, bias, site->n_out, is_norm ? &site->beta : &site->bias, err);
-    return rc;
-}
-
-/* Llama 3's scaling of one frequency (transformers, ROPE_INIT_FUNCTIONS["llama3"]):
- * long wavelengths are divided by `factor`, short ones kept, between them blended. */
-static float scaled_freq(const struct model_config *c, float freq)
-{
-    const float wavelen = 2.0f * (float)M_PI / freq;
-    const float original = (float)c->rope_original_positions;
-    const float low = original / c->rope_low_freq_factor;
-    const float high = original / c->rope_high_freq_factor;
-    float smooth;
-
-    if (c->rope_factor <= 0.0f || wavelen < high)
-        return freq;
-    if (wavelen > low)
-        return freq / c->rope_factor;
-    smooth = (original / wavelen - c->rope_low_freq_factor) /
-             (c->rope_high_freq_factor - c->rope_low_freq_factor);
-    return (1.0f - smooth) * freq / c->rope_factor + smooth * freq;
-}
-
-static int load_rope(struct model *m, struct core_err *err)
-{
-    const struct model_config *c = &m->config;
-    const size_t half = c->d_head / 2;
-    const struct tensor *factors =
-        tensor_list_find(weights_tensors(m->weights), "rope_freqs.weight");
-    float *factor = NULL;
-    int rc = 0;
-
-    if (c->rope_theta <= 0.0f)
-        return 0;
-    m->inv_freq = core_alloc_aligned(half * sizeof(float));
-    if (!m->inv_freq)
-        return core_err_nomem(err, "rotary frequencies");
-    if (factors && weights_gguf(m->weights))
-        rc = load_vector(m, factors, half, &factor, err);
-    for (size_t i = 0; rc == 0 && i < half; i++) {
-        const float exponent = (float)(2 * i) / (float)c->d_head;
-        const float freq = 1.0f / powf(c->rope_theta, exponent);
-
-        m->inv_freq[i] = factor ? freq / factor[i] : scaled_freq(c, freq);
-    }
-    core_free(factor);
-    return rc;
+    rc = load_weight(m, site, weight, err);
+    return rc < 0 ? rc : load_bias(m, site, layer, err);
 }
 
 /* The base's identity: names, types, shapes and the ends of each tensor's bytes.
@@ -354,12 +341,6 @@ int model__load(struct model *m, struct core_err *err)
     struct model_config *c = &m->config;
     int rc = 0;
 
-    if (c->n_vocab == 0 && weights_gguf(m->weights)) {
-        const struct tensor *t = tensor_list_find(weights_tensors(m->weights), "token_embd.weight");
-
-        if (t && t->n_dims == 2)
-            c->n_vocab = (unsigned)t->dim[0];
-    }
     m->n_sites = (size_t)c->n_layers * SITE_N_KINDS;
     m->site = core_calloc(m->n_sites, sizeof(*m->site));
     if (!m->site)
@@ -367,13 +348,13 @@ int model__load(struct model *m, struct core_err *err)
     settle_tie(m);
     for (size_t i = 0; rc == 0 && i < m->arch->n_sites; i++) {
         const struct arch_site *s = &m->arch->site[i];
-        const unsigned n = s->flags & ARCH_LAYERED ? c->n_layers : 1;
+        const unsigned n = s->flags & ARCH_LAYERED ? c->stack[s->stack].n_layers : 1;
 
         for (unsigned layer = 0; rc == 0 && layer < n; layer++)
             rc = load_site(m, s, layer, err);
     }
     if (rc == 0)
-        rc = load_rope(m, err);
+        rc = model__load_rope(m, err);
     if (rc == 0)
         rc = hash_weights(m, err);
     c->has_lm_head = m->site[site_make(model_last_stack(c)->first_layer, SITE_LM_HEAD)].w != NULL;

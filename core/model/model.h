@@ -113,6 +113,18 @@ struct model_stack {
     bool has_cross;    /* a second attention, over the source */
 };
 
+/* Rotary positions. Layers may use one of two tables (local and global attention). */
+enum { MODEL_ROPES_MAX = 2 };
+struct model_rope {
+    float theta;     /* base of the frequencies; 0: none */
+    unsigned n_dims; /* of each head that are rotated; the rest stay */
+    float factor;    /* > 0: scaled, below */
+    /* Llama 3's scaling: long wavelengths divided by factor, short ones kept, between them
+     * blended; 0: all divided by factor ("linear") */
+    float low_freq_factor, high_freq_factor;
+    unsigned original_positions;
+};
+
 enum model_norm {
     MODEL_NORM_LAYER, /* torch.nn.LayerNorm */
     MODEL_NORM_RMS,   /* LlamaRMSNorm */
@@ -136,10 +148,9 @@ struct model_config {
     enum model_norm norm;
     float norm_eps;
     enum kern_act act; /* of the feed-forward */
-    /* RoPE: theta, and Llama 3's scaling when rope_factor > 0 */
-    float rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
-    unsigned rope_original_positions;
-    bool is_tied; /* the output head is the token embedding */
+    enum kern_act pooler_act;
+    struct model_rope rope[MODEL_ROPES_MAX]; /* theta 0: not this one */
+    bool is_tied;                            /* the output head is the token embedding */
     bool has_pooler, has_lm_head;
     int32_t eos[8]; /* ids that end a generation */
     unsigned n_eos;
@@ -181,29 +192,81 @@ size_t model_bytes(const struct model *m);
 /* What is left of a parameter name after the site it names. */
 enum site_part { SITE_PART_MODULE, SITE_PART_WEIGHT, SITE_PART_BIAS };
 
-/* Finds the site of a module path in Hugging Face terms, with or without the
- * base prefix ("bert.", "model."): "bert.encoder.layer.0.attention.self.query".
- * Also AdapterHub's adapter places ("encoder.layer.0.attention.output",
- * "layers.0.output_adapters" -> joins). Returns SITE_NONE if there is none. */
-site_id model_site(const struct model *m, const char *module_path, size_t n);
+/* A module of Hugging Face as sites: one, or several for a linear that computes their
+ * outputs side by side (GPT-2's c_attn is q_proj, k_proj, v_proj). */
+enum { MODEL_PARTS_MAX = 3 };
+struct model_module {
+    unsigned n_parts; /* 0: the model has no such module */
+    site_id site[MODEL_PARTS_MAX];
+    size_t row0[MODEL_PARTS_MAX]; /* of the part's outputs among the module's */
+    size_t n_in, n_out;           /* of the module */
+    bool is_transposed;           /* its weight is stored [n_in, n_out] (Conv1D) */
+};
+
+/* Finds a module path in Hugging Face terms, with or without the base prefix ("bert.",
+ * "model."): "bert.encoder.layer.0.attention.self.query". */
+void model_module(const struct model *m, const char *path, size_t n, struct model_module *out);
 
 /* The same for AdapterHub's join places, which in BERT share no name with a
  * module that PEFT can wrap: path without ".adapters.NAME...". */
-site_id model_join_site(const struct model *m, const char *path, size_t n);
+void model_join(const struct model *m, const char *path, size_t n, struct model_module *out);
+
+/* What AdapterHub calls a linear in its LoRA configurations: "q", "k", "v", "intermediate",
+ * "output", or NULL where the library puts no LoRA. */
+const char *model_site_role(const struct model *m, site_id s);
 
 /* Widths of a site: a linear's inputs and outputs; a norm's or join's d_model as
  * both; an attention's n_kv_heads * d_head as n_out. False if the model has no
  * such site (a layer beyond the last, a kind it does not use). */
 bool model_site_dims(const struct model *m, site_id s, size_t *n_in, size_t *n_out);
 
-/* The weight of a linear or an embedding as the files hold it, [n_out, n_in] or
- * [rows, d_model]; NULL if the site has none, or if the file orders its rows
- * otherwise than Hugging Face does. */
-const struct tensor *model_site_weight(const struct model *m, site_id s);
+/* Row `row` of a linear's weight [n_out, n_in] or of a table [rows, d_model], as f32 in
+ * Hugging Face's order, whatever the file's is. The site has a weight. */
+void model_weight_row(const struct model *m, site_id s, size_t row, float *out);
+bool model_has_weight(const struct model *m, site_id s);
 /* The site's own bias (f32, n_out) or NULL; a norm's gamma and beta (NULL: none). */
 const float *model_site_bias(const struct model *m, site_id s);
 const float *model_norm_gamma(const struct model *m, site_id s);
 const float *model_norm_beta(const struct model *m, site_id s);
+
+/* ---- heads as Hugging Face's classes have them ---------------------------- */
+
+enum model_form {
+    MODEL_FORM_SEQUENCE, /* one answer of a whole input */
+    MODEL_FORM_TOKENS,   /* one answer of each token */
+    MODEL_FORM_SPAN,     /* where an answer begins and ends */
+    MODEL_FORM_CHOICE,   /* one score of each choice */
+};
+
+/* One dense layer of a head: act(W x + b), then a norm if it has one. */
+struct model_head_layer {
+    const char *path; /* of the module: "classifier.dense" */
+    enum kern_act act;
+    const char *norm; /* path of a LayerNorm behind it, or NULL */
+};
+
+/* How a class pools: which rows enter the head's first layer. */
+enum model_head_pool {
+    MODEL_HEAD_FIRST,  /* the first token */
+    MODEL_HEAD_POOLER, /* the first token through the base's pooler */
+    MODEL_HEAD_LAST,   /* the last token that is no padding */
+    MODEL_HEAD_EACH,   /* every token */
+};
+
+enum { MODEL_HEAD_LAYERS_MAX = 2 };
+struct model_head {
+    enum model_form form;
+    enum model_head_pool pool;
+    struct model_head_layer layer[MODEL_HEAD_LAYERS_MAX]; /* path NULL: no more */
+};
+/* The head of a form, or NULL: the family has no such class. */
+const struct model_head *model_head(const struct model *m, enum model_form form);
+/* True if a module path is a layer (or its norm) of any head of the family. */
+bool model_is_head_path(const struct model *m, const char *path, size_t n);
+/* A tensor of the checkpoint by its Hugging Face name, with or without the base prefix, or
+ * NULL: heads that a fine-tuned base brings. */
+const struct tensor *model_tensor(const struct model *m, const char *name);
+
 /* The Hugging Face module path of a site, e.g. "encoder.layer.0.output.dense",
  * written to out; returns out. */
 const char *model_site_path(const struct model *m, site_id s, char *out, size_t n);

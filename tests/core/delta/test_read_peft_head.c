@@ -139,11 +139,17 @@ END_TEST
 /* The base's matrix at a site, from its files, as values of a made tensor. */
 static float *values_of(enum site_kind kind)
 {
-    const struct tensor *w = model_site_weight(fixture_model, site_make(0, kind));
-    float *x = malloc(tensor_n_values(w) * sizeof(*x));
+    const site_id site = site_make(0, kind);
+    size_t n_in, n_out, n_rows, n_cols;
+    float *x;
 
+    ck_assert(model_site_dims(fixture_model, site, &n_in, &n_out));
+    n_rows = site_kind_class(kind) == SITE_CLASS_EMBED ? n_in : n_out;
+    n_cols = n_in + n_out - n_rows;
+    x = malloc(n_rows * n_cols * sizeof(*x));
     ck_assert_ptr_nonnull(x);
-    tensor_to_f32(w, 0, tensor_n_values(w), x);
+    for (size_t r = 0; r < n_rows; r++)
+        model_weight_row(fixture_model, site, r, x + r * n_cols);
     return x;
 }
 

@@ -127,7 +127,8 @@ static const struct {
     {"bert", CONFIG, "\"bert\"", "7", UNSUPPORTED, "model_type", "model_type"},
     {"bert", CONFIG, "\"vocab_size\": 106", "\"vocab_size\": 106,", INVALID, "", "config.json"},
     /* sizes */
-    {"bert", CONFIG, "\"hidden_size\"", "\"size\"", INVALID, "", "hidden_size"},
+    {"bert", CONFIG, "\"hidden_size\"", "\"size\"", INVALID, "hidden_size",
+     "hidden_size is missing"},
     {"bert", CONFIG, "\"hidden_size\": 40", "\"hidden_size\": \"40\"", INVALID, "hidden_size",
      "hidden_size must be an integer"},
     {"bert", CONFIG, "\"num_hidden_layers\": 3", "\"num_hidden_layers\": -3", INVALID,
@@ -151,11 +152,10 @@ static const struct {
      UNSUPPORTED, "position_embedding_type", "position_embedding_type relative_key"},
     {"bert", CONFIG, "\"use_cache\": true", "\"position_embedding_type\": \"relative_key_query\"",
      UNSUPPORTED, "position_embedding_type", "relative_key_query"},
-    {"bert", CONFIG, "\"use_cache\": true", "\"position_embedding_type\": 1", UNSUPPORTED,
-     "position_embedding_type", "position_embedding_type"},
+    {"bert", CONFIG, "\"use_cache\": true", "\"position_embedding_type\": 1", INVALID,
+     "position_embedding_type", "position_embedding_type must be a string"},
     {"bert", CONFIG, "\"is_decoder\": false", "\"is_decoder\": true", UNSUPPORTED, "is_decoder",
-     "as a decoder"},
-    {"llama", CONFIG, "\"llama3\"", "\"linear\"", UNSUPPORTED, "rope_scaling", "rope type linear"},
+     "is_decoder true"},
     {"llama", CONFIG, "\"llama3\"", "\"dynamic\"", UNSUPPORTED, "rope_scaling",
      "rope type dynamic"},
     {"llama", CONFIG, "\"llama3\"", "\"yarn\"", UNSUPPORTED, "rope_scaling", "rope type yarn"},
@@ -163,7 +163,7 @@ static const struct {
      "rope_scaling", "rope type longrope"},
     {"llama", CONFIG, "\"rope_scaling\": {", "\"rope_scaling\": 2.0, \"unread\": {", INVALID,
      "rope_scaling", "rope_scaling must be an object"},
-    {"llama", CONFIG, "\"llama3\"", "7", INVALID, "rope_scaling", "rope type must be a string"},
+    {"llama", CONFIG, "\"llama3\"", "7", INVALID, "rope_type", "rope_type must be a string"},
     {"llama", CONFIG, "\"factor\": 8.0", "\"factor\": -8.0", INVALID, "rope_scaling",
      "out of range"},
     {"llama", CONFIG, "\"factor\": 8.0", "\"factor\": \"8\"", INVALID, "factor", "factor"},
@@ -280,7 +280,7 @@ static const struct {
 } gguf_cases[] = {
     {NULL, false, INVALID, "", "general.architecture"},
     {"rwkv7", false, UNSUPPORTED, "general.architecture", "architecture rwkv7"},
-    {"llama", false, INVALID, "", "embedding_length"},
+    {"llama", false, INVALID, "embedding_length", "llama.embedding_length"},
     {"llama", true, INVALID, "token_embd.weight", "no tensor token_embd.weight"},
 };
 
@@ -289,7 +289,7 @@ START_TEST(a_gguf_that_cannot_be_computed_is_refused_by_name)
     static const char *const size[] = {"llama.embedding_length", "llama.block_count",
                                        "llama.attention.head_count", "llama.feed_forward_length",
                                        "llama.vocab_size"};
-    const uint32_t version = 3, sixteen = 16;
+    const uint32_t version = 3, sixteen = 16, heads = 4;
     const bool has_sizes = gguf_cases[_i].has_sizes;
     struct gguf_bytes g = {.n = 0};
 
@@ -303,7 +303,7 @@ START_TEST(a_gguf_that_cannot_be_computed_is_refused_by_name)
     }
     for (int i = 0; has_sizes && i < 5; i++) {
         put_key(&g, size[i], GGUF_U32);
-        put(&g, &sixteen, 4);
+        put(&g, i == 2 ? &heads : &sixteen, 4);
     }
     require_refusal(write_file("m.gguf", g.p, g.n, "", 0), gguf_cases[_i].code,
                     gguf_cases[_i].param, gguf_cases[_i].text);
