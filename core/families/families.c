@@ -4,6 +4,7 @@
 
 const struct model_arch *const model_families[] = {
     &family__bert,
+    &family__gpt2,
     &family__llama,
     NULL,
 };

@@ -6,6 +6,7 @@
 #include "core/model/arch.h"
 
 extern const struct model_arch family__bert;
+extern const struct model_arch family__gpt2;
 extern const struct model_arch family__llama;
 
 #endif
