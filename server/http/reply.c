@@ -1,8 +1,10 @@
 /* server/http/reply.c - see reply.h. */
 #include "server/http/reply.h"
 
-#include <stdio.h>
+#include <string.h>
+#include <strings.h>
 
+#include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/base/log.h"
 #include "server/json_writer.h"
@@ -94,18 +96,36 @@ const char *srv_error_type(int code)
 void srv_reply_release(struct srv_reply *reply)
 {
     core_buf_release(&reply->body);
+    for (size_t i = 0; i < reply->n_headers; i++)
+        core_free(reply->header[i].value);
+    core_free(reply->header);
     *reply = (struct srv_reply){0};
 }
 
 void srv_reply_header(struct srv_request *r, const char *name, const char *value)
 {
     struct srv_reply *reply = &r->reply;
+    char *copy = core_strdup(value);
+    struct srv_header *grown;
+    size_t i = 0;
 
-    if (reply->n_headers == SRV_HEADERS_MAX)
+    while (i < reply->n_headers && strcasecmp(reply->header[i].name, name) != 0)
+        i++;
+    if (copy && i == reply->n_headers) {
+        grown = core_realloc(reply->header, (i + 1) * sizeof(*grown));
+        if (grown) {
+            grown[i] = (struct srv_header){.name = name};
+            reply->header = grown;
+            reply->n_headers++;
+        }
+    }
+    if (!copy || i == reply->n_headers) {
+        core_free(copy);
+        reply->has_lost_header = true;
         return;
-    reply->header[reply->n_headers].name = name;
-    snprintf(reply->header[reply->n_headers].value, SRV_HEADER_VALUE_MAX, "%s", value);
-    reply->n_headers++;
+    }
+    core_free(reply->header[i].value);
+    reply->header[i].value = copy;
 }
 
 void srv_reply_text(struct srv_request *r, unsigned status, const char *type, struct core_buf *body)

@@ -16,18 +16,19 @@ struct core_err;
 struct json_writer;
 struct srv_request;
 
-enum { SRV_HEADERS_MAX = 4, SRV_HEADER_VALUE_MAX = 140 };
+struct srv_header {
+    const char *name; /* static */
+    char *value;
+};
 
 struct srv_reply {
     unsigned status;  /* 0 = not answered yet */
     int code;         /* enum core_code of an error, else 0 */
     const char *type; /* static */
     struct core_buf body;
-    struct {
-        const char *name; /* static */
-        char value[SRV_HEADER_VALUE_MAX];
-    } header[SRV_HEADERS_MAX];
-    unsigned n_headers;
+    struct srv_header *header;
+    size_t n_headers;
+    bool has_lost_header; /* memory was short: the answer becomes a 500 */
 
     /* A stream instead of a body: fills at most n bytes of p. Returns how many, 0 =
      * nothing yet (the connection waits for a wake), -1 = the end. */
@@ -36,7 +37,8 @@ struct srv_reply {
 
 void srv_reply_release(struct srv_reply *reply);
 
-/* Sets a header; a value that is too long is cut. At most SRV_HEADERS_MAX. */
+/* Sets a header, in place of one of the same name. None is lost or cut: if memory is short, the
+ * answer says so instead (a stream that has begun has all of its headers). */
 void srv_reply_header(struct srv_request *r, const char *name, const char *value);
 
 /* Answers with the JSON that `body` holds (taken). A failed allocation in it, or

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/base/log.h"
 #include "server/json_writer.h"
@@ -105,6 +106,36 @@ START_TEST(the_answer_for_short_memory_is_json)
 }
 END_TEST
 
+START_TEST(no_header_is_lost_cut_or_doubled)
+{
+    static const char *const name[] = {"A", "B", "C", "D", "E", "F"};
+    struct srv_request r = {.id = "x"};
+    char value[1000];
+
+    memset(value, 'v', sizeof(value));
+    value[999] = 0;
+    for (size_t i = 0; i < 6; i++)
+        srv_reply_header(&r, name[i], value);
+    srv_reply_header(&r, "a", "again");
+    ck_assert_uint_eq(r.reply.n_headers, 6);
+    ck_assert_str_eq(r.reply.header[0].value, "again");
+    for (size_t i = 1; i < 6; i++) {
+        ck_assert_str_eq(r.reply.header[i].name, name[i]);
+        ck_assert_str_eq(r.reply.header[i].value, value);
+    }
+    ck_assert(!r.reply.has_lost_header);
+    for (int k = 0; k < 2; k++) {
+        atomic_store(&core__alloc_fail_at, k);
+        srv_reply_header(&r, "G", "g");
+        atomic_store(&core__alloc_fail_at, -1);
+        ck_assert(r.reply.has_lost_header); /* http/mhd.c makes a 500 of it */
+        ck_assert_uint_eq(r.reply.n_headers, 6);
+        r.reply.has_lost_header = false;
+    }
+    srv_reply_release(&r.reply);
+}
+END_TEST
+
 Suite *reply_suite(void)
 {
     Suite *s = suite_create("reply");
@@ -114,6 +145,7 @@ Suite *reply_suite(void)
     tcase_add_test(t, an_error_body_has_four_members);
     tcase_add_test(t, an_answer_that_is_not_finite_or_not_whole_is_500);
     tcase_add_test(t, the_answer_for_short_memory_is_json);
+    tcase_add_test(t, no_header_is_lost_cut_or_doubled);
     suite_add_tcase(s, t);
     return s;
 }
