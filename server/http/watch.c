@@ -9,6 +9,9 @@
 #include "core/base/lock.h"
 
 static const uint64_t tick_ns = 500000000, drain_ns = 1000000000;
+/* Who has just connected is about to send. */
+static const uint64_t idle_ns = 1000000000;
+enum { ROOM_MAX = 16, ROOM_SHARE = 64 }; /* closed at once: one of 64 connections, at most 16 */
 
 enum owes { OWES_HEAD, OWES_BODY, OWES_NOTHING };
 
@@ -17,11 +20,14 @@ struct http_peer {
     int fd;
     enum owes owes;
     uint64_t since_ns, n_bytes;
+    bool is_shut;
 };
 
 struct http_watch {
     struct core_mutex lock;
     struct http_peer *first;
+    unsigned n, n_max;
+    int listen_fd; /* -1: none */
     uint64_t timeout_ns;
     uint64_t next_tick_ns; /* http_watch_tick()'s own */
 };
@@ -34,7 +40,16 @@ struct http_watch *http_watch_new(double timeout_seconds)
         return NULL;
     core_mutex_init(&w->lock, CORE_RANK_LEAF);
     w->timeout_ns = (uint64_t)(timeout_seconds * 1e9);
+    w->listen_fd = -1;
     return w;
+}
+
+void http_watch_listens(struct http_watch *w, int fd, unsigned n_max)
+{
+    core_lock(&w->lock);
+    w->listen_fd = fd;
+    w->n_max = n_max;
+    core_unlock(&w->lock);
 }
 
 void http_watch_free(struct http_watch *w)
@@ -59,6 +74,7 @@ struct http_peer *http_watch_add(struct http_watch *w, int fd)
     if (p->next)
         p->next->prev = &p->next;
     w->first = p;
+    w->n++;
     core_unlock(&w->lock);
     return p;
 }
@@ -71,6 +87,7 @@ void http_watch_remove(struct http_watch *w, struct http_peer *p)
     *p->prev = p->next;
     if (p->next)
         p->next->prev = p->prev;
+    w->n--;
     core_unlock(&w->lock);
     core_free(p);
 }
@@ -127,22 +144,83 @@ static bool has_left(const struct http_peer *p)
     return poll(&fd, 1, 0) == 1 && ioctl(p->fd, FIONREAD, &n_unread) == 0 && n_unread == 0;
 }
 
-size_t http_watch_tick(struct http_watch *w, uint64_t now_ns, bool is_draining)
+/* Does not block; the lock keeps the descriptor ours. */
+static void shut(struct http_peer *p)
+{
+    shutdown(p->fd, SHUT_RDWR);
+    p->owes = OWES_NOTHING;
+    p->is_shut = true;
+}
+
+static bool is_full(const struct http_watch *w)
+{
+    struct pollfd fd = {.fd = w->listen_fd, .events = POLLIN};
+
+    return w->listen_fd >= 0 && w->n >= w->n_max && poll(&fd, 1, 0) == 1;
+}
+
+/* Who has owed a head the longest; NULL: nobody for long enough. `is_closing` tells if there
+ * is one that was shut down and is not closed yet. */
+static struct http_peer *most_idle(const struct http_watch *w, uint64_t now_ns, bool *is_closing)
+{
+    struct http_peer *found = NULL;
+
+    *is_closing = false;
+    for (struct http_peer *p = w->first; p; p = p->next) {
+        *is_closing |= p->is_shut;
+        if (p->owes == OWES_HEAD && now_ns > p->since_ns + idle_ns &&
+            (!found || p->since_ns < found->since_ns))
+            found = p;
+    }
+    return found;
+}
+
+static size_t make_room(struct http_watch *w, uint64_t now_ns)
+{
+    const size_t n_wanted = 1 + w->n_max / ROOM_SHARE;
+    bool is_closing;
+    size_t n = 0;
+
+    if (!is_full(w))
+        return 0;
+    while (n < n_wanted && n < ROOM_MAX) {
+        struct http_peer *p = most_idle(w, now_ns, &is_closing);
+
+        if (!p || (is_closing && n == 0))
+            break;
+        shut(p);
+        n++;
+    }
+    return n;
+}
+
+/* With the lock held. */
+static size_t shut_late(struct http_watch *w, uint64_t now_ns, bool is_draining)
 {
     size_t n = 0;
 
-    if (now_ns < w->next_tick_ns)
-        return 0;
-    w->next_tick_ns = now_ns + tick_ns;
-    core_lock(&w->lock);
     for (struct http_peer *p = w->first; p; p = p->next) {
         if (p->owes == OWES_NOTHING || now_ns < p->since_ns + tick_ns)
             continue;
         if (!is_late(w, p, now_ns, is_draining) && !has_left(p))
             continue;
-        shutdown(p->fd, SHUT_RDWR); /* does not block; the lock keeps the descriptor ours */
-        p->owes = OWES_NOTHING;
+        shut(p);
         n++;
+    }
+    return n;
+}
+
+size_t http_watch_tick(struct http_watch *w, uint64_t now_ns, bool is_draining)
+{
+    size_t n;
+
+    if (!w)
+        return 0;
+    core_lock(&w->lock);
+    n = make_room(w, now_ns);
+    if (now_ns >= w->next_tick_ns) {
+        w->next_tick_ns = now_ns + tick_ns;
+        n += shut_late(w, now_ns, is_draining);
     }
     core_unlock(&w->lock);
     return n;

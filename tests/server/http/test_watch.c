@@ -1,5 +1,6 @@
 /* tests/server/http/test_watch.c - the promises of server/http/watch.h. */
 #include <check.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -84,6 +85,48 @@ START_TEST(who_has_left_is_shut_down_once_all_is_read)
 }
 END_TEST
 
+/* `listener` has a connection that waits to be accepted. */
+static int waiting_connection(int *client)
+{
+    const int listener = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof(a);
+
+    ck_assert_int_eq(bind(listener, (struct sockaddr *)&a, n), 0);
+    ck_assert_int_eq(listen(listener, 1), 0);
+    ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&a, &n), 0);
+    *client = socket(AF_INET, SOCK_STREAM, 0);
+    ck_assert_int_eq(connect(*client, (struct sockaddr *)&a, n), 0);
+    return listener;
+}
+
+START_TEST(the_most_idle_make_room_when_another_one_waits)
+{
+    const uint64_t now = core_now_ns();
+    struct http_peer *later;
+    int client, other[2], listener;
+
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, other), 0);
+    later = http_watch_add(watch, other[0]);
+    ck_assert_uint_eq(http_watch_tick(watch, now + 2 * second, false), 0); /* nobody waits */
+    listener = waiting_connection(&client);
+    http_watch_listens(watch, listener, 3);
+    ck_assert_uint_eq(http_watch_tick(watch, now + 2 * second, false), 0); /* one more fits */
+    http_watch_listens(watch, listener, 2);
+    ck_assert_uint_eq(http_watch_tick(watch, now + second / 2, false), 0); /* just connected */
+    http_peer_is_served(watch, later);
+    ck_assert_uint_eq(http_watch_tick(watch, now + 2 * second, false), 1);
+    ck_assert(is_shut());
+    http_peer_owes_head(watch, later);
+    ck_assert_uint_eq(http_watch_tick(watch, now + 3 * second, false), 0); /* that one first */
+    http_watch_remove(watch, later);
+    close(client);
+    close(listener);
+    close(other[0]);
+    close(other[1]);
+}
+END_TEST
+
 Suite *watch_suite(void);
 Suite *watch_suite(void)
 {
@@ -96,6 +139,7 @@ Suite *watch_suite(void)
     tcase_add_test(t, who_waits_for_us_owes_nothing);
     tcase_add_test(t, a_drain_waits_a_second);
     tcase_add_test(t, who_has_left_is_shut_down_once_all_is_read);
+    tcase_add_test(t, the_most_idle_make_room_when_another_one_waits);
     suite_add_tcase(s, t);
     return s;
 }
