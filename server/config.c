@@ -371,6 +371,13 @@ const char *srv_config_cpu_level(const struct srv_config *cfg, char buf[16])
     return buf;
 }
 
+void srv_config_set_cpu_level(struct srv_config *cfg, const char *name)
+{
+    struct core_err err = {0};
+
+    (void)set_choice(find("cpu_level", 9, false, false), name, &cfg->cpu_level, &err);
+}
+
 void srv_config_json(const struct srv_config *cfg, struct core_buf *out)
 {
     struct json_writer w = {.out = out};

@@ -26,6 +26,7 @@ struct core_err;
     X(TEXT, model, "", 0, 0, "PATH", "Hugging Face folder or .gguf file of the base model")      \
     X(TEXT, store, "./peftd-store", 0, 0, "DIR", "directory of the adapters, created if absent") \
     X(TEXT, listen, "127.0.0.1:8080", 0, 0, "ADDR:PORT", "where to listen; port 0 picks one")    \
+    X(TEXT, admin_listen, "", 0, 0, "ADDR:PORT", "more listening, for health and metrics only")  \
     X(TEXT, config, "", 0, 0, "FILE", "JSON object of settings, keys as in this list")           \
     X(COUNT, max_batch_tokens, "512", 1, 1 << 20, "N", "rows of one step of the engine")         \
     X(COUNT, max_batch_jobs, "256", 1, 1 << 16, "N", "inputs that share one step")               \
@@ -77,5 +78,7 @@ void srv_config_json(const struct srv_config *cfg, struct core_buf *out);
 void srv_config_words(const struct srv_config *cfg, struct core_buf *out);
 /* The word of a CHOICE, borrowed from the table into buf. */
 const char *srv_config_cpu_level(const struct srv_config *cfg, char buf[16]);
+/* Sets it to the level that was chosen; a name that is no word of the table changes nothing. */
+void srv_config_set_cpu_level(struct srv_config *cfg, const char *name);
 
 #endif

@@ -137,15 +137,20 @@ static void drain_tick(struct srv_loop *l, uint64_t now_ns)
 
     if (!l->own.drain_until_ns)
         return;
-    if (n_busy == 0 || (l->own.has_stopped_all &&
-                        now_ns > l->own.drain_until_ns + (uint64_t)LAST_WORDS_MS * 1000000)) {
-        uv_stop(&l->own.loop);
-    } else if (now_ns > l->own.drain_until_ns) {
-        if (!l->own.has_stopped_all)
-            core_log(CORE_LOG_WARN, "event=drain_deadline running=%u", n_busy);
+    if (n_busy > 0 && now_ns <= l->own.drain_until_ns)
+        return;
+    if (!l->own.has_stopped_all && n_busy > 0)
+        core_log(CORE_LOG_WARN, "event=drain_deadline running=%u", n_busy);
+    l->own.has_stopped_all = true;
+    /* From here on no connection is suspended any more; those that are get woken and answer. The
+     * HTTP server is stopped only after the last one has been: libmicrohttpd aborts otherwise. */
+    atomic_store(&l->srv->is_over, true);
+    if (n_busy > 0)
         srv_requests_stop_all(l->srv, CORE_E_DRAINING);
-        l->own.has_stopped_all = true;
-    }
+    if (n_busy > 0 && now_ns <= l->own.drain_until_ns + (uint64_t)LAST_WORDS_MS * 1000000)
+        return;
+    if (atomic_load(&l->srv->n_suspended) == 0)
+        uv_stop(&l->own.loop);
 }
 
 /* ---- callbacks of the loop ------------------------------------------------------ */
@@ -154,9 +159,11 @@ static void on_tick(uv_timer_t *t)
 {
     struct srv_loop *l = t->data;
     const uint64_t now_ns = core_now_ns();
+    const bool is_draining = atomic_load(&l->srv->state) == SRV_DRAINING;
 
     srv_requests_tick(l->srv, now_ns);
-    http_watch_tick(l->srv->watch, now_ns, atomic_load(&l->srv->state) == SRV_DRAINING);
+    http_watch_tick(l->srv->watch, now_ns, is_draining);
+    http_watch_tick(l->srv->admin_watch, now_ns, is_draining);
     metrics_tick(l->srv->metrics, now_ns);
     linger_tick(l, now_ns);
     drain_tick(l, now_ns);

@@ -56,7 +56,9 @@ int main(int argc, char **argv)
     struct core_err err = {0};
     int n_rest, status = 2;
 
+    /* A client that has left, a file that may not grow (ulimit -f): the call's errno says it. */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     json_set_alloc_funcs(core_malloc, core_free);
     if (argc < 2) {
         print_help();
@@ -81,8 +83,13 @@ int main(int argc, char **argv)
             status = commands[i].run(&cfg, n_rest, argv + 2);
         }
         srv_config_release(&cfg);
+        if (status == 2)
+            fprintf(stderr, "usage: peftd %s\nSee peftd --help.\n", commands[i].usage);
         return status;
     }
-    fprintf(stderr, "peftd: unknown command '%s'; see peftd --help\n", argv[1]);
+    fprintf(stderr,
+            "peftd: unknown command '%s'\nusage: peftd serve|check|store|version ...\n"
+            "See peftd --help.\n",
+            argv[1]);
     return 2;
 }

@@ -1,7 +1,12 @@
 /* server/srv.c - see srv.h. */
 #include "server/srv.h"
 
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "adapters_store/ads_store.h"
 #include "core/base/alloc.h"
@@ -13,18 +18,65 @@
 #include "core/model/model.h"
 #include "server/request.h"
 
+/* "org/name", as on the Hugging Face Hub, and not a path that was mistyped. */
+static bool is_hub_name(const char *text)
+{
+    const char *slash = strchr(text, '/');
+
+    return slash && slash != text && slash[1] && !strchr(slash + 1, '/') && text[0] != '.' &&
+           text[0] != '~';
+}
+
+int srv_check_model(const struct srv_config *cfg, struct core_err *err)
+{
+    static const char looks[] = "a folder with config.json, model.safetensors (or its index) and "
+                                "tokenizer.json, or one .gguf file";
+    struct stat st;
+    char path[4096];
+
+    if (!cfg->model[0])
+        return core_err_set_param(err, CORE_E_MISSING_FIELD, "model", "--model PATH is needed: %s",
+                                  looks);
+    if (stat(cfg->model, &st) < 0 && errno == ENOENT && is_hub_name(cfg->model))
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "model",
+                                  "--model %s: there is no such folder, and nothing is downloaded: "
+                                  "fetch the model, then give its path: %s",
+                                  cfg->model, looks);
+    if (stat(cfg->model, &st) < 0)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "model", "--model %s: %s", cfg->model,
+                                  strerror(errno));
+    snprintf(path, sizeof(path), "%s/config.json", cfg->model);
+    if (S_ISDIR(st.st_mode) && access(path, R_OK) < 0)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "model",
+                                  "--model %s: config.json: %s; expected %s", cfg->model,
+                                  strerror(errno), looks);
+    return 0;
+}
+
 int srv_open_model(const struct srv_config *cfg, struct model **model, struct core_err *err)
 {
     char level[16];
     struct model_options opt = {.levels = kern_cpu_levels()};
+    const int rc = srv_check_model(cfg, err);
 
+    if (rc < 0)
+        return rc;
     if (cfg->cpu_level != 0) { /* 0 = auto; asking for more than there is lowers nothing */
         srv_config_cpu_level(cfg, level);
         opt.levels &= (unsigned)kern_level_parse(level);
     }
-    if (!cfg->model[0])
-        return core_err_set_param(err, CORE_E_MISSING_FIELD, "model", "--model PATH is needed");
     return model_open(model, cfg->model, &opt, err);
+}
+
+/* What 0 and `auto` have become. */
+static void note_values(struct srv *s)
+{
+    const struct engine_options used = engine_options_used(s->engine);
+
+    s->cfg.threads = used.n_threads;
+    s->cfg.context_max = engine_context_max(s->engine);
+    s->cfg.kv_bytes = used.kv_bytes;
+    srv_config_set_cpu_level(&s->cfg, model_kern(s->model)->name);
 }
 
 int srv_open(struct srv *s, struct core_err *err)
@@ -53,6 +105,8 @@ int srv_open(struct srv *s, struct core_err *err)
         rc = ads_store_open(&s->store, &store, err);
     if (rc == 0)
         rc = engine_new(&s->engine, s->model, &engine, err);
+    if (rc == 0)
+        note_values(s);
     return rc;
 }
 

@@ -10,6 +10,7 @@
 #define SERVER_SRV_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/base/lock.h"
@@ -36,9 +37,12 @@ struct srv {
     struct metrics *metrics; /* from the start */
     struct srv_loop *loop;
     struct http_server *http;
-    struct http_watch *watch; /* from the start */
+    struct http_watch *watch;       /* from the start */
+    struct http_watch *admin_watch; /* NULL without an admin port */
 
     atomic_int state;              /* enum srv_state */
+    atomic_uint n_suspended;       /* connections; once is_over is set it only falls */
+    atomic_bool is_over;           /* the drain's time is up: nothing is waited for any more */
     atomic_uint n_busy;            /* requests of routes that need a ready server */
     atomic_uint_fast64_t n_random; /* numbers that srv_random() gave */
     atomic_uint_fast64_t n_bodies; /* bytes of request bodies in memory */
@@ -51,9 +55,13 @@ struct srv {
     } requests;
 };
 
-/* Opens model, store and engine as the settings say; the state stays LOADING. */
-/* The base model alone, at the CPU level of the settings. */
+/* Is there something at --model that could be a model? Before anything is started: opening one may
+ * take minutes. CORE_E_MISSING_FIELD (no --model), CORE_E_BAD_FIELD (says what is there). */
+int srv_check_model(const struct srv_config *cfg, struct core_err *err);
+/* Opens the base model alone, at the CPU level of the settings. */
 int srv_open_model(const struct srv_config *cfg, struct model **model, struct core_err *err);
+/* Opens model, store and engine as the settings say, and puts the values in force into the
+ * settings; the state stays LOADING. */
 int srv_open(struct srv *s, struct core_err *err);
 /* Closes what is open, in an order in which nobody loses what it still uses. HTTP
  * and loop must have stopped. */

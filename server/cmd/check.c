@@ -132,7 +132,7 @@ int cmd_check(const struct srv_config *cfg, int argc, char **argv)
     }
     if (srv_open_model(cfg, &m, &err) < 0) {
         fprintf(stderr, "peftd check: %s\n", err.msg);
-        return 1;
+        return err.code == CORE_E_MISSING_FIELD ? 2 : 1; /* 2: the command line */
     }
     for (int i = 0; i < argc; i++)
         if (check_one(cfg, m, argv[i]) < 0)

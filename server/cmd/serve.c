@@ -13,30 +13,53 @@
 #include "core/model/model.h"
 #include "server/build.h"
 #include "server/cmd/cmd.h"
+#include "server/http/listen.h"
 #include "server/http/mhd.h"
 #include "server/http/watch.h"
 #include "server/loop.h"
 #include "server/metrics.h"
 #include "server/srv.h"
 
-static void log_start(const struct srv *s)
+/* Once 0 and `auto` have become numbers and names. */
+static void log_settings(const struct srv *s)
 {
     struct core_buf words = {0};
 
     srv_config_words(&s->cfg, &words);
-    core_log(CORE_LOG_INFO, "event=start version=%s commit=%s %s", PEFTD_VERSION,
-             srv_build_commit(), words.is_short ? "" : words.p);
+    core_log(CORE_LOG_INFO, "event=settings %s", words.is_short ? "" : words.p);
     core_buf_release(&words);
+}
+
+/* What is wrong with the command line itself. */
+static int check_usage(const struct srv_config *cfg, struct core_err *err)
+{
+    int rc = http_listen_check("listen", cfg->listen, err);
+
+    if (rc == 0 && cfg->admin_listen[0])
+        rc = http_listen_check("admin_listen", cfg->admin_listen, err);
+    if (rc == 0 && !cfg->model[0])
+        rc = srv_check_model(cfg, err);
+    return rc;
+}
+
+static int open_watches(struct srv *s, struct core_err *err)
+{
+    s->watch = http_watch_new(s->cfg.client_timeout);
+    if (s->cfg.admin_listen[0])
+        s->admin_watch = http_watch_new(s->cfg.client_timeout);
+    if (!s->watch || (s->cfg.admin_listen[0] && !s->admin_watch))
+        return core_err_nomem(err, "connections");
+    return 0;
 }
 
 static int start(struct srv *s, struct core_err *err)
 {
-    int rc = metrics_new(&s->metrics, s->cfg.metrics_tasks, err);
+    int rc = srv_check_model(&s->cfg, err);
 
-    if (rc == 0) {
-        s->watch = http_watch_new(s->cfg.client_timeout);
-        rc = s->watch ? 0 : core_err_nomem(err, "connections");
-    }
+    if (rc == 0)
+        rc = metrics_new(&s->metrics, s->cfg.metrics_tasks, err);
+    if (rc == 0)
+        rc = open_watches(s, err);
     if (rc == 0)
         rc = srv_loop_start(&s->loop, s, err);
     if (rc == 0)
@@ -44,10 +67,13 @@ static int start(struct srv *s, struct core_err *err)
     if (rc < 0)
         return rc;
     fprintf(stderr, "listening on %s\n", http_url(s->http));
-    log_start(s);
+    if (s->cfg.admin_listen[0])
+        fprintf(stderr, "admin on %s\n", http_admin_url(s->http));
+    core_log(CORE_LOG_INFO, "event=start version=%s commit=%s", PEFTD_VERSION, srv_build_commit());
     rc = srv_open(s, err);
     if (rc < 0)
         return rc;
+    log_settings(s);
     core_log(CORE_LOG_INFO, "event=ready model=%s arch=%s cpu_level=%s bytes=%zu hash=%.12s",
              model_config(s->model)->name, model_config(s->model)->arch, model_kern(s->model)->name,
              model_bytes(s->model), model_hash(s->model));
@@ -65,6 +91,10 @@ int cmd_serve(const struct srv_config *cfg, int argc, char **argv)
         fprintf(stderr, "peftd serve: unexpected argument '%s'\n", argv[0]);
         return 2;
     }
+    if (check_usage(cfg, &err) < 0) {
+        fprintf(stderr, "peftd serve: %s\n", err.msg);
+        return 2;
+    }
     core_mutex_init(&s.requests.lock, CORE_RANK_CONN);
     if (getrandom(&s.random_seed, sizeof(s.random_seed), 0) != (ssize_t)sizeof(s.random_seed))
         s.random_seed = (uint64_t)time(NULL);
@@ -80,6 +110,7 @@ int cmd_serve(const struct srv_config *cfg, int argc, char **argv)
     srv_close(&s);
     srv_loop_free(&s.loop);
     http_watch_free(s.watch);
+    http_watch_free(s.admin_watch);
     metrics_free(&s.metrics);
     core_mutex_destroy(&s.requests.lock);
     if (rc == 0)

@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <microhttpd.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +21,8 @@
 #include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/base/log.h"
+#include "server/http/guard.h"
+#include "server/http/listen.h"
 #include "server/http/watch.h"
 #include "server/loop.h"
 #include "server/request.h"
@@ -33,14 +34,30 @@ enum {
     HEADER_BYTES_MAX = 64 * 1024,   /* request line and headers; also the read buffer */
     SHORT_BODY_BYTES = 1024 * 1024, /* worth reading for the sake of the connection */
     STREAM_BLOCK_BYTES = 16 * 1024,
+    ADMIN_CONNECTIONS = 64, /* a kubelet and a few scrapers need less */
 };
 /* A body of unknown length that is over its limit is read away up to here. */
 static const uint64_t discard_max_bytes = (uint64_t)1 << 30;
 
-struct http_server {
-    struct MHD_Daemon *daemon;
+/* A socket that listens, with threads and connections of its own. */
+struct http_door {
+    struct MHD_Daemon *daemon; /* NULL: closed */
     struct srv *srv;
+    struct http_watch *watch;
+    bool is_admin; /* only routes that need no ready server */
     char url[96];
+};
+
+struct http_server {
+    struct http_door all, admin;
+};
+
+/* One connection; its HTTP thread's. */
+struct http_conn {
+    struct http_guard guard;
+    struct http_peer *peer; /* NULL if memory was short */
+    int fd;
+    uint64_t n_requests;
 };
 
 const char *http_header(const struct srv_request *r, const char *name)
@@ -55,22 +72,30 @@ const char *http_query(const struct srv_request *r, const char *name)
 
 void http_resume(struct srv_request *r)
 {
+    struct srv *s = r->srv;
+
     MHD_resume_connection(r->conn);
+    atomic_fetch_sub(&s->n_suspended, 1);
 }
 
-/* Suspends the connection and returns true, or returns false if a wake came first.
- * MHD's own lock is taken below ours; nothing of MHD's calls us with it held. */
+/* Suspends the connection and returns true, or returns false if a wake came first, or if the
+ * server is over: then nobody would wake it. MHD's own lock is taken below ours; nothing of
+ * MHD's calls us with it held. */
 static bool suspend(struct srv_request *r)
 {
     bool is_suspended;
 
+    /* Counted before is_over is read: the loop sets it, then reads the count. */
+    atomic_fetch_add(&r->srv->n_suspended, 1);
     core_lock(&r->sync.lock);
-    is_suspended = !r->sync.is_woken;
+    is_suspended = !r->sync.is_woken && !atomic_load(&r->srv->is_over);
     r->sync.is_woken = false;
     r->sync.is_suspended = is_suspended;
     if (is_suspended)
         MHD_suspend_connection(r->conn);
     core_unlock(&r->sync.lock);
+    if (!is_suspended)
+        atomic_fetch_sub(&r->srv->n_suspended, 1);
     return is_suspended;
 }
 
@@ -82,6 +107,7 @@ static ssize_t stream_read(void *cls, uint64_t pos, char *buf, size_t max)
 
     (void)pos;
     for (;;) {
+        const bool is_over = atomic_load(&r->srv->is_over);
         const ssize_t n = r->reply.read(r, buf, max);
 
         if (n > 0)
@@ -90,6 +116,8 @@ static ssize_t stream_read(void *cls, uint64_t pos, char *buf, size_t max)
             srv_request_account(r);
             return MHD_CONTENT_READER_END_OF_STREAM;
         }
+        if (is_over)
+            return MHD_CONTENT_READER_END_WITH_ERROR;
         if (suspend(r))
             return 0;
     }
@@ -115,9 +143,9 @@ static struct MHD_Response *response_of(struct srv_request *r)
             srv_request_unref(r);
         return resp;
     }
-    if (n == 0 && !reply->body.is_short)
+    if (n == 0 && !reply->body.is_short && !reply->has_lost_header)
         return MHD_create_response_from_buffer(0, (void *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);
-    p = core_buf_take(&reply->body);
+    p = reply->has_lost_header ? NULL : core_buf_take(&reply->body);
     if (!p) {
         reply->status = 500;
         return MHD_create_response_from_buffer(strlen(srv_reply_short_of_memory),
@@ -154,8 +182,8 @@ static enum MHD_Result send_reply(struct srv_request *r)
     return ret;
 }
 
-/* What we know of the connection's client; NULL if memory was short at its start. */
-static struct http_peer *peer_of(struct MHD_Connection *conn)
+/* NULL if memory was short at its start. */
+static struct http_conn *conn_of(struct MHD_Connection *conn)
 {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
@@ -163,16 +191,38 @@ static struct http_peer *peer_of(struct MHD_Connection *conn)
     return info ? info->socket_context : NULL;
 }
 
+static struct http_peer *peer_of(struct MHD_Connection *conn)
+{
+    const struct http_conn *c = conn_of(conn);
+
+    return c ? c->peer : NULL;
+}
+
+/* The drain's time is up and the request still waits for work that cannot be stopped: it is
+ * answered. The work has a reference to the request, and nobody to tell its result. */
+static enum MHD_Result give_up(struct srv_request *r)
+{
+    struct core_err err = {0};
+
+    srv_request_stop_err(CORE_E_DRAINING, &err);
+    srv_reply_error(r, &err);
+    return send_reply(r);
+}
+
 /* Runs the request until it answers or is suspended. */
 static enum MHD_Result drive(struct srv_request *r)
 {
     for (;;) {
+        const bool is_over = atomic_load(&r->srv->is_over);
+
         switch (r->next(r)) {
         case SRV_ANSWERED:
             return send_reply(r);
         case SRV_DROP:
             return MHD_NO;
         case SRV_WAIT:
+            if (is_over)
+                return give_up(r);
             if (suspend(r))
                 return MHD_YES;
         }
@@ -206,52 +256,6 @@ static enum MHD_Result check_query(void *cls, enum MHD_ValueKind kind, const cha
     return c->err->code ? MHD_NO : MHD_YES;
 }
 
-struct framing {
-    unsigned n_host, n_length, n_encoding;
-    bool is_chunked, is_odd;
-};
-
-static enum MHD_Result note_framing(void *cls, enum MHD_ValueKind kind, const char *name,
-                                    const char *value)
-{
-    struct framing *f = cls;
-
-    (void)kind;
-    f->n_host += !strcasecmp(name, MHD_HTTP_HEADER_HOST);
-    f->n_length += !strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    if (!strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING)) {
-        f->n_encoding++;
-        f->is_chunked = value && !strcasecmp(value, "chunked");
-    }
-    f->is_odd |= name[strcspn(name, " \t")] != 0; /* "Content-Length : 5" */
-    return MHD_YES;
-}
-
-/* A head that can be read in two ways: a proxy in front of us may have read it the other way,
- * and then the next request on the connection is somebody else's. Libmicrohttpd takes them,
- * or answers in HTML. */
-static int check_framing(const struct srv_request *r, const char *version, struct core_err *err)
-{
-    struct framing f = {0};
-
-    MHD_get_connection_values(r->conn, MHD_HEADER_KIND, note_framing, &f);
-    if (f.n_host > 1 || (!f.n_host && !strcmp(version, MHD_HTTP_VERSION_1_1)))
-        return core_err_set_param(err, CORE_E_BAD_FIELD, MHD_HTTP_HEADER_HOST,
-                                  "Host: expected once, got %u", f.n_host);
-    if (f.n_length > 1)
-        return core_err_set_param(err, CORE_E_BAD_FIELD, MHD_HTTP_HEADER_CONTENT_LENGTH,
-                                  "Content-Length: expected once, got %u", f.n_length);
-    if (f.n_encoding && f.n_length)
-        return core_err_set_param(err, CORE_E_BAD_FIELD, MHD_HTTP_HEADER_TRANSFER_ENCODING,
-                                  "Content-Length and Transfer-Encoding exclude each other");
-    if (f.n_encoding && (f.n_encoding > 1 || !f.is_chunked))
-        return core_err_set_param(err, CORE_E_BAD_FIELD, MHD_HTTP_HEADER_TRANSFER_ENCODING,
-                                  "Transfer-Encoding: only chunked is understood");
-    if (f.is_odd)
-        return core_err_set(err, CORE_E_BAD_FIELD, "a header has a space in its name");
-    return 0;
-}
-
 /* 503 while the model is not there, or not for long any more. */
 static int check_ready(struct srv *s, struct core_err *err)
 {
@@ -266,9 +270,21 @@ static int check_ready(struct srv *s, struct core_err *err)
     return 0;
 }
 
+/* The path of "http://host/path": what stands before it is ours, whatever it is (RFC 9112, 3.2.2).
+ */
+static const char *path_of(const char *target)
+{
+    const char *host = target[0] == '/' ? NULL : strstr(target, "://");
+
+    if (!host)
+        return target;
+    target = strchr(host + 3, '/');
+    return target ? target : "/";
+}
+
 /* Everything that can be said before the body: 0, or the error to answer. */
-static int check_head(struct srv_request *r, const char *method, const char *path,
-                      struct core_err *err)
+static int check_head(const struct http_door *d, struct srv_request *r, const char *method,
+                      const char *path, struct core_err *err)
 {
     struct query_check query = {.r = r, .err = err};
     const char *encoding = http_header(r, MHD_HTTP_HEADER_CONTENT_ENCODING);
@@ -276,6 +292,10 @@ static int check_head(struct srv_request *r, const char *method, const char *pat
     int rc;
 
     r->route = srv_route_find(method, path, r->task, allow, err);
+    if (r->route && d->is_admin && r->route->needs_ready) {
+        r->route = NULL;
+        core_err_set(err, CORE_E_UNKNOWN_ROUTE, "the admin port has no such route");
+    }
     if (!r->route) {
         if (allow[0])
             srv_reply_header(r, MHD_HTTP_HEADER_ALLOW, allow);
@@ -317,12 +337,11 @@ static void refuse(struct srv_request *r, const struct core_err *err)
     srv_reply_error(r, err);
 }
 
-static enum MHD_Result begin(struct http_server *h, struct MHD_Connection *conn, const char *method,
-                             const char *path, const char *version, void **con_cls)
+static enum MHD_Result begin(const struct http_door *d, struct MHD_Connection *conn,
+                             const char *method, const char *target, void **con_cls)
 {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
-    struct srv_request *r = srv_request_new(h->srv, conn, info ? info->connect_fd : -1);
+    struct http_conn *c = conn_of(conn);
+    struct srv_request *r = c ? srv_request_new(d->srv, conn, c->fd) : NULL;
     struct core_err err = {0};
     const char *length;
     bool is_framed;
@@ -331,12 +350,12 @@ static enum MHD_Result begin(struct http_server *h, struct MHD_Connection *conn,
     if (!r)
         return MHD_NO;
     *con_cls = r;
-    http_peer_owes_body(h->srv->watch, peer_of(conn));
+    http_peer_owes_body(d->watch, c->peer);
     srv_request_name(r, http_header(r, "X-Request-Id"));
     length = http_header(r, MHD_HTTP_HEADER_CONTENT_LENGTH);
     n_body = length ? strtoull(length, NULL, 10) : 0;
-    is_framed = check_framing(r, version, &err) == 0;
-    if (is_framed && check_head(r, method, path, &err) == 0 && n_body > body_max(r))
+    is_framed = http_guard_check(&c->guard, ++c->n_requests, &err) == 0;
+    if (is_framed && check_head(d, r, method, path_of(target), &err) == 0 && n_body > body_max(r))
         http_body_too_large(body_max(r), &err);
     if (!err.code) {
         r->next = r->route->handle;
@@ -353,60 +372,86 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *conn, const c
                                  const char *method, const char *version, const char *upload,
                                  size_t *n_upload, void **con_cls)
 {
-    struct http_server *h = cls;
+    const struct http_door *d = cls;
     struct srv_request *r = *con_cls;
     struct core_err err = {0};
     size_t n;
 
+    (void)version;
     if (!r)
-        return begin(h, conn, method, url, version, con_cls);
+        return begin(d, conn, method, url, con_cls);
     n = *n_upload;
     *n_upload = 0;
     if (n) {
-        http_peer_sent(h->srv->watch, peer_of(conn), n);
+        http_peer_sent(d->watch, peer_of(conn), n);
         if (r->is_discarding)
             r->body.n += n; /* only counted */
-        else if (http_body_add(&r->body, upload, n, body_max(r), h->srv->cfg.max_inflight_bytes,
+        else if (http_body_add(&r->body, upload, n, body_max(r), d->srv->cfg.max_inflight_bytes,
                                &err) < 0)
             refuse(r, &err);
         return r->is_discarding && r->body.n > discard_max_bytes ? MHD_NO : MHD_YES;
     }
-    http_peer_is_served(h->srv->watch, peer_of(conn));
+    http_peer_is_served(d->watch, peer_of(conn));
     return r->is_discarding ? send_reply(r) : drive(r);
 }
 
 static void on_completed(void *cls, struct MHD_Connection *conn, void **con_cls,
                          enum MHD_RequestTerminationCode toe)
 {
-    struct http_server *h = cls;
+    const struct http_door *d = cls;
     struct srv_request *r = *con_cls;
 
     (void)toe;
-    http_peer_owes_head(h->srv->watch, peer_of(conn));
+    http_peer_owes_head(d->watch, peer_of(conn));
     if (!r)
         return;
     *con_cls = NULL;
     if (r->is_early)
-        srv_loop_linger(h->srv->loop, fcntl(r->fd, F_DUPFD_CLOEXEC, 0));
+        srv_loop_linger(d->srv->loop, fcntl(r->fd, F_DUPFD_CLOEXEC, 0));
     /* The operations under way, if any, are for nobody now. */
     srv_request_stop(r, CORE_E_TIMEOUT, true);
     srv_request_account(r);
     if (r->route && r->route->needs_ready)
-        atomic_fetch_sub(&h->srv->n_busy, 1);
+        atomic_fetch_sub(&d->srv->n_busy, 1);
     srv_request_unref(r);
+}
+
+/* A connection that cannot be guarded keeps no context, and its requests are dropped. */
+static void open_conn(const struct http_door *d, int fd, void **socket_context)
+{
+    struct http_conn *c = core_calloc(1, sizeof(*c));
+
+    if (!c)
+        return;
+    c->fd = fd;
+    if (!http_guard_set(fd, &c->guard)) {
+        core_free(c);
+        return;
+    }
+    c->peer = http_watch_add(d->watch, fd);
+    *socket_context = c;
+}
+
+static void close_conn(const struct http_door *d, struct http_conn *c)
+{
+    if (!c)
+        return;
+    http_guard_set(c->fd, NULL);
+    http_watch_remove(d->watch, c->peer);
+    core_free(c);
 }
 
 static void on_connection(void *cls, struct MHD_Connection *conn, void **socket_context,
                           enum MHD_ConnectionNotificationCode code)
 {
-    struct http_server *h = cls;
+    const struct http_door *d = cls;
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
 
     if (code == MHD_CONNECTION_NOTIFY_CLOSED)
-        http_watch_remove(h->srv->watch, *socket_context);
-    else
-        *socket_context = info ? http_watch_add(h->srv->watch, info->connect_fd) : NULL;
+        close_conn(d, *socket_context);
+    else if (info)
+        open_conn(d, info->connect_fd, socket_context);
 }
 
 /* Decodes %XX in paths, query names and values. A %00 would cut the C string short, so
@@ -436,109 +481,80 @@ static void on_log(void *cls, const char *fmt, va_list ap)
     core_log(CORE_LOG_DEBUG, "event=http message=\"%s\"", line);
 }
 
-static int bad_listen(const char *listen_on, const char *why, struct core_err *err)
+/* A listening socket and its daemon; without `listen_on` there is none. */
+static int open_door(struct http_door *d, const char *setting, const char *listen_on,
+                     unsigned n_threads, unsigned n_connections, struct core_err *err)
 {
-    return core_err_set_param(err, CORE_E_BAD_FIELD, "listen", "listen on %s: %s", listen_on, why);
-}
+    const struct srv_config *c = &d->srv->cfg;
+    int fd;
 
-/* Opens the socket of "ADDR:PORT" or "[ADDR]:PORT"; the descriptor or an error. */
-static int listen_socket(const char *text, struct core_err *err)
-{
-    const struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM};
-    const char *colon = strrchr(text, ':');
-    struct addrinfo *found = NULL;
-    char host[256];
-    size_t n;
-    int fd = -1, rc;
-
-    if (!colon || (size_t)(colon - text) >= sizeof(host))
-        return bad_listen(text, "not of the form ADDR:PORT", err);
-    /* getaddrinfo() takes port 65537 for 1, and names of services. */
-    n = strlen(colon + 1);
-    if (n < 1 || n > 5 || strspn(colon + 1, "0123456789") != n || atoi(colon + 1) > 65535)
-        return bad_listen(text, "the port is not a number from 0 to 65535", err);
-    n = (size_t)(colon - text);
-    snprintf(host, sizeof(host), "%.*s", (int)n, text);
-    if (host[0] == '[' && host[n - 1] == ']') {
-        host[n - 1] = 0;
-        memmove(host, host + 1, n - 1);
+    if (!listen_on[0])
+        return 0;
+    fd = http_listen(setting, listen_on, err);
+    if (fd < 0)
+        return fd;
+    http_listen_url(fd, d->url, sizeof(d->url));
+    if (n_connections < n_threads)
+        n_connections = n_threads;
+    d->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
+        on_access, d, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, d, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
+        d, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_THREAD_POOL_SIZE,
+        n_threads > 1 ? n_threads : 0, MHD_OPTION_CONNECTION_LIMIT, n_connections,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)c->client_timeout,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES_MAX, MHD_OPTION_END);
+    if (!d->daemon) {
+        close(fd);
+        return core_err_set(err, CORE_E_INTERNAL, "the HTTP server did not start");
     }
-    rc = getaddrinfo(host[0] ? host : NULL, colon + 1, &hints, &found);
-    if (rc != 0)
-        return bad_listen(text, gai_strerror(rc), err);
-    fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)) < 0 ||
-        bind(fd, found->ai_addr, found->ai_addrlen) < 0 || listen(fd, 1024) < 0) {
-        rc = bad_listen(text, strerror(errno), err);
-        if (fd >= 0)
-            close(fd);
-        fd = rc;
-    }
-    freeaddrinfo(found);
-    return fd;
-}
-
-static void note_url(struct http_server *h, int fd)
-{
-    struct sockaddr_storage addr = {0};
-    socklen_t n = sizeof(addr);
-    char host[64] = "", port[16] = "";
-
-    getsockname(fd, (struct sockaddr *)&addr, &n);
-    getnameinfo((struct sockaddr *)&addr, n, host, sizeof(host), port, sizeof(port),
-                NI_NUMERICHOST | NI_NUMERICSERV);
-    snprintf(h->url, sizeof(h->url), strchr(host, ':') ? "http://[%s]:%s" : "http://%s:%s", host,
-             port);
+    http_watch_listens(d->watch, fd, n_connections); /* the descriptor is the daemon's now */
+    return 0;
 }
 
 int http_start(struct http_server **out, struct srv *s, struct core_err *err)
 {
     struct http_server *h = core_calloc(1, sizeof(*h));
-    int fd = -1, rc;
+    int rc;
 
     if (!h)
         return core_err_nomem(err, "HTTP server");
-    h->srv = s;
-    fd = listen_socket(s->cfg.listen, err);
-    if (fd < 0) {
-        rc = fd;
-        goto out;
-    }
-    note_url(h, fd);
-    h->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
-        on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
-        h, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_THREAD_POOL_SIZE,
-        s->cfg.http_threads > 1 ? s->cfg.http_threads : 0, MHD_OPTION_CONNECTION_LIMIT,
-        s->cfg.max_connections < s->cfg.http_threads ? s->cfg.http_threads : s->cfg.max_connections,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->cfg.client_timeout,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES_MAX, MHD_OPTION_END);
-    if (!h->daemon) {
-        rc = core_err_set(err, CORE_E_INTERNAL, "the HTTP server did not start");
-        goto out;
-    }
-    fd = -1; /* the daemon's now */
+    h->all = (struct http_door){.srv = s, .watch = s->watch};
+    h->admin = (struct http_door){.srv = s, .watch = s->admin_watch, .is_admin = true};
+    rc = open_door(&h->admin, "admin_listen", s->cfg.admin_listen, 1, ADMIN_CONNECTIONS, err);
+    if (rc == 0)
+        rc = open_door(&h->all, "listen", s->cfg.listen, s->cfg.http_threads,
+                       s->cfg.max_connections, err);
     *out = h;
-    h = NULL;
-    rc = 0;
-out:
-    if (fd >= 0)
-        close(fd);
-    core_free(h);
+    if (rc < 0)
+        http_stop(out);
     return rc;
 }
 
 const char *http_url(const struct http_server *h)
 {
-    return h->url;
+    return h->all.url;
+}
+
+const char *http_admin_url(const struct http_server *h)
+{
+    return h->admin.url;
+}
+
+static void close_door(struct http_door *d)
+{
+    if (!d->daemon)
+        return;
+    http_watch_listens(d->watch, -1, 0);
+    MHD_stop_daemon(d->daemon);
 }
 
 void http_stop(struct http_server **h)
 {
     if (!*h)
         return;
-    MHD_stop_daemon((*h)->daemon);
+    close_door(&(*h)->all);
+    close_door(&(*h)->admin);
     core_free(*h);
     *h = NULL;
 }

@@ -10,13 +10,15 @@ struct core_err;
 struct http_server;
 struct srv;
 
-/* Listens on srv's settings and starts the threads. *out is the caller's.
+/* Listens on srv's settings (listen, admin_listen) and starts the threads. *out is the caller's.
  * CORE_E_BAD_FIELD (listen: no such address, in use), CORE_E_INTERNAL. */
 int http_start(struct http_server **out, struct srv *s, struct core_err *err);
 /* "http://127.0.0.1:8080", with the port that was picked. Borrowed. */
 const char *http_url(const struct http_server *h);
-/* Ends every connection and joins the threads; no request may be suspended any more
- * (srv_requests_stop_all()). Sets *h to NULL. */
+/* The same of the admin port, "" without one. */
+const char *http_admin_url(const struct http_server *h);
+/* Ends every connection and joins the threads; no request may be suspended any more: libmicrohttpd
+ * aborts (srv.n_suspended). Sets *h to NULL. */
 void http_stop(struct http_server **h);
 
 #endif

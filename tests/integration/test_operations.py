@@ -211,8 +211,8 @@ class Life(unittest.TestCase):
 
     def test_an_address_in_use_is_an_error(self):
         with Server("bert") as s:
-            p = subprocess.run([PEFTD, "serve", "--model", "x", "--listen",
-                                f"127.0.0.1:{s.port}"],
+            p = subprocess.run([PEFTD, "serve", "--model", os.path.join(GOLDEN, "bases", "bert"),
+                                "--listen", f"127.0.0.1:{s.port}"],
                                capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(p.returncode, 1)
         self.assertIn("in use", p.stderr)
@@ -236,13 +236,13 @@ class CommandLine(unittest.TestCase):
     def test_help_is_a_command_or_a_flag_and_else_a_value(self):
         for args in (["help"], ["-h"], ["serve", "--help"], ["serve", "--store", "x", "-h"]):
             self.assertIn("--max-queue", self.run_peftd(*args).stdout, args)
-        p = self.run_peftd("serve", "--model", "/nonexistent", "--listen", "x", "--store", "help")
+        p = self.run_peftd("serve", "--model", "/nonexistent", "--store", "help")
         self.assertEqual((p.returncode, p.stdout), (1, ""))
 
     def test_a_port_is_a_number_to_65535(self):
         for port in ("65536", "99999", "131072", "http", "", "+80", " 80", "080000", "8080x", "-1"):
             p = self.run_peftd("serve", "--model", "/nonexistent", "--listen", "127.0.0.1:" + port)
-            self.assertEqual(p.returncode, 1)
+            self.assertEqual(p.returncode, 2)
             self.assertIn("the port is not a number from 0 to 65535", p.stderr, port)
 
     def test_unknown_settings_are_errors(self):
