@@ -118,7 +118,8 @@ static int work_load(struct tok__work *w, const char *s, size_t n, struct core_e
     return tok__work_check(w, err);
 }
 
-static int run(const struct tok *tok, struct tok__work *w, const char *s, size_t n,
+/* At most about n_enough tokens, the first ones; more than that only where a word has them. */
+static int run(const struct tok *tok, struct tok__work *w, const char *s, size_t n, size_t n_enough,
                struct core_err *err)
 {
     int rc;
@@ -136,15 +137,31 @@ static int run(const struct tok *tok, struct tok__work *w, const char *s, size_t
     rc = tok__work_check(w, err);
     if (rc == 0)
         rc = tok__stages_run(&tok->pretokenizer, w, err);
-    for (size_t i = 0; i < w->list.n && rc == 0; i++) {
+    for (size_t i = 0; i < w->list.n && rc == 0 && w->out->n < n_enough; i++) {
         const struct tok__split *v = &w->list.v[i];
 
         if (v->id >= 0)
             tok__emit(w, v->id, v->start, v->end, w->text.p + v->start, v->end - v->start);
         else if (v->start < v->end)
             rc = tok->model.ops->cut(tok->model.self, w, v->start, v->end, err);
+        if (rc == 0)
+            rc = tok__work_stopped(w, v->end - v->start, err);
     }
     return rc == 0 ? tok__work_check(w, err) : rc;
+}
+
+/* How many tokens of each text decide what truncation to opt->n_max leaves. The words are
+ * cut from left to right, each by itself, so the first tokens do not depend on the rest. Of
+ * a pair, truncation compares the lengths only where one text is at most the limit, or
+ * where both are longer and one of them gets the odd token: then all have to be counted. */
+static size_t enough(const struct tok__post *post, const struct tok_encode_options *opt,
+                     bool has_pair)
+{
+    const size_t n_added = opt->no_special ? 0 : post->tmpl[has_pair].n_added;
+
+    if (opt->n_max == 0 || opt->n_max < n_added || (has_pair && (opt->n_max - n_added) % 2 != 0))
+        return SIZE_MAX;
+    return opt->n_max - n_added + 1;
 }
 
 int tok_encode(const struct tok *tok, const char *text, size_t n_text, const char *pair,
@@ -154,15 +171,19 @@ int tok_encode(const struct tok *tok, const char *text, size_t n_text, const cha
     static const struct tok_encode_options none;
     struct tok__work w = {.trims = tok->post.n_trims > 0};
     struct tok__tokens seq[2] = {0};
+    size_t n_enough;
     int rc;
 
+    opt = opt ? opt : &none;
+    n_enough = enough(&tok->post, opt, pair != NULL);
+    w.opt = opt;
     w.out = &seq[0];
-    rc = run(tok, &w, text, n_text, err);
+    rc = run(tok, &w, text, n_text, n_enough, err);
     w.out = &seq[1];
     if (rc == 0 && pair)
-        rc = run(tok, &w, pair, n_pair, err);
+        rc = run(tok, &w, pair, n_pair, n_enough, err);
     if (rc == 0)
-        rc = tok__post_run(&tok->post, seq, pair != NULL, opt ? opt : &none, out, err);
+        rc = tok__post_run(&tok->post, seq, pair != NULL, opt, out, err);
     tok__work_release(&w);
     core_free(seq[0].v);
     core_free(seq[1].v);

@@ -67,13 +67,19 @@ struct tok_encode_options {
     bool no_special; /* the post-processor adds no tokens (add_special_tokens=False) */
     size_t n_max;    /* 0 = no limit; else truncate, special tokens included, to
                       * n_max: longest first for pairs, as the library does */
+    /* Asked now and then, a few times in every MiB of text: true ends the encode with
+     * CORE_E_TIMEOUT. NULL = never. */
+    bool (*is_stopped)(void *arg);
+    void *arg;
 };
 
 /* Encodes text (and pair unless NULL). Both must be well-formed UTF-8, and n_max not
  * below the number of special tokens, else CORE_E_BAD_FIELD. Replaces the contents of
  * *out, which on an error are as before. Time is about linear in the text for every
- * input (long words, long runs), memory is bounded by it. CORE_E_INPUT_TOO_LONG from
- * 32 MiB on, CORE_E_TIMEOUT if a pattern of the tokenizer backtracks without end. */
+ * input (long words, long runs), memory is bounded by it; with n_max the model sees no
+ * more of the text than the tokens that stay need. CORE_E_INPUT_TOO_LONG from 32 MiB on,
+ * CORE_E_TIMEOUT if is_stopped() says so or a pattern of the tokenizer backtracks
+ * without end. */
 int tok_encode(const struct tok *tok, const char *text, size_t n_text, const char *pair,
                size_t n_pair, const struct tok_encode_options *opt, struct tok_encoding *out,
                struct core_err *err);

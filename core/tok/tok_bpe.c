@@ -244,7 +244,10 @@ static int merge_all(struct word *word, struct core_err *err)
         struct tok__symbol *left = &v[(uint32_t)top.key];
         struct tok__symbol *right = left->next >= 0 ? &v[left->next] : NULL;
         const struct rule *rule;
+        const int rc = tok__work_stopped(word->w, 1, err);
 
+        if (rc < 0)
+            return rc;
         if (left->n == 0 || !right)
             continue;
         rule = rule_at(word->m, left->id, right->id);

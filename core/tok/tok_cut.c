@@ -108,9 +108,10 @@ static int cut_pattern(const struct tok__stage *s, struct tok__work *w, uint32_t
         if (from < range[0])
             fold_piece(&f, start + (uint32_t)from, start + (uint32_t)range[0], s->invert);
         fold_piece(&f, start + (uint32_t)range[0], start + (uint32_t)range[1], !s->invert);
+        rc = tok__work_stopped(w, range[1] - from, err);
         from = range[1];
-        if (w->next.is_short)
-            return 0;
+        if (w->next.is_short || rc < 0)
+            return rc;
     }
     if (rc == 0 && start + from < end)
         fold_piece(&f, start + (uint32_t)from, end, s->invert);

@@ -74,9 +74,11 @@ struct tok__work {
     struct tok__text text, spare;
     struct tok__splits list, next;
     struct tok__tokens *out;
-    bool trims;                 /* emit must count white space */
-    bool is_ascii;              /* the text has no byte above 0x7f */
-    struct tok__item *items[2]; /* tok_forms.c */
+    const struct tok_encode_options *opt; /* NULL: nobody asks for a stop */
+    size_t n_done;                        /* bytes since the caller was last asked */
+    bool trims;                           /* emit must count white space */
+    bool is_ascii;                        /* the text has no byte above 0x7f */
+    struct tok__item *items[2];           /* tok_forms.c */
     size_t cap_items;
     struct tok__symbol *symbols; /* tok_bpe.c */
     struct tok__merge *heap;
@@ -87,6 +89,9 @@ struct tok__work {
     int64_t seconds;                  /* this thread's time when matching began */
 };
 void tok__work_release(struct tok__work *w);
+/* To be called when n more bytes have been looked at: every 256 KiB it asks whether the
+ * encode is to end. CORE_E_TIMEOUT if so. */
+int tok__work_stopped(struct tok__work *w, size_t n, struct core_err *err);
 /* 0, or what one of the buffers remembers. */
 int tok__work_check(const struct tok__work *w, struct core_err *err);
 

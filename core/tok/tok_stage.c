@@ -323,6 +323,19 @@ int tok__work_check(const struct tok__work *w, struct core_err *err)
     return 0;
 }
 
+int tok__work_stopped(struct tok__work *w, size_t n, struct core_err *err)
+{
+    enum { ASK_EVERY = 256 << 10 }; /* bytes: some 40 ms of the slowest stage */
+
+    w->n_done += n;
+    if (w->n_done < ASK_EVERY || !w->opt || !w->opt->is_stopped)
+        return 0;
+    w->n_done = 0;
+    return w->opt->is_stopped(w->opt->arg)
+               ? core_err_set(err, CORE_E_TIMEOUT, "the encoding of a text was stopped")
+               : 0;
+}
+
 int tok__stages_run(const struct tok__stages *s, struct tok__work *w, struct core_err *err)
 {
     for (size_t i = 0; i < s->n; i++) {
@@ -334,6 +347,8 @@ int tok__stages_run(const struct tok__stages *s, struct tok__work *w, struct cor
         rc = stage->kind < TOK__FIRST_CUT ? edit_all(stage, w, err) : cut_all(stage, w, err);
         if (rc == 0)
             rc = tok__work_check(w, err);
+        if (rc == 0)
+            rc = tok__work_stopped(w, w->text.n, err);
         if (rc != 0)
             return rc;
     }

@@ -71,6 +71,122 @@ START_TEST(text_that_is_not_utf8_is_a_bad_field)
 }
 END_TEST
 
+/* Words, runs, added tokens, characters of several tokens: with every limit the first
+ * tokens of the whole text, ids and offsets, however early the encode could end. */
+START_TEST(a_limit_keeps_the_first_tokens_of_the_whole)
+{
+    static const char text[] =
+        "  It's  the [SEP] naïve  日本語 unbelievable\n\n12345  ... e\u0301\u0327 <|endoftext|> "
+        "\U0001F469\u200D\U0001F467 xyzzyplughxyzzyplugh \t a  b   c";
+    struct tok_encoding whole = {0}, e = {0};
+    char path[256];
+    struct tok *tok;
+
+    snprintf(path, sizeof(path), TOK_GOLDEN "files/%s.json", files[_i]);
+    tok = open_tok(path);
+    for (int bare = 0; bare < 2; bare++) {
+        struct tok_encode_options opt = {.no_special = bare};
+        size_t n_special = 0;
+
+        ck_assert_int_eq(tok_encode(tok, text, sizeof(text) - 1, NULL, 0, &opt, &whole, NULL), 0);
+        for (size_t i = 0; i < whole.n; i++)
+            n_special += whole.seq[i] == 255;
+        for (opt.n_max = n_special + 1; opt.n_max < whole.n + 2; opt.n_max++) {
+            size_t k = 0;
+
+            ck_assert_int_eq(tok_encode(tok, text, sizeof(text) - 1, NULL, 0, &opt, &e, NULL), 0);
+            ck_assert_uint_eq(e.n, opt.n_max < whole.n ? opt.n_max : whole.n);
+            ck_assert(e.is_truncated == (opt.n_max < whole.n));
+            for (size_t i = 0; i < e.n; i++) {
+                if (e.seq[i] == 255)
+                    continue;
+                while (whole.seq[k] == 255)
+                    k++;
+                ck_assert_int_eq(e.ids[i], whole.ids[k]);
+                ck_assert_uint_eq(e.start[i], whole.start[k]);
+                ck_assert_uint_eq(e.end[i], whole.end[k]);
+                k++;
+            }
+        }
+    }
+    tok_encoding_release(&whole);
+    tok_encoding_release(&e);
+    tok_close(&tok);
+}
+END_TEST
+
+/* Of two texts the longer one is cut first, to halves if both are longer than that: the
+ * rule of the library, here with lengths that are known from the texts alone. */
+START_TEST(a_limit_cuts_the_longer_text_of_a_pair)
+{
+    struct tok *tok = open_tok(TOK_GOLDEN "files/gpt2.json");
+    struct tok_encode_options opt = {.no_special = true};
+    char text[2][64] = {"", ""};
+    struct tok_encoding e = {0};
+
+    for (size_t n0 = 1; n0 < 16; n0++, strcat(text[0], " a"), text[1][0] = 0)
+        for (size_t n1 = 1; n1 < 16; n1++, strcat(text[1], " b"))
+            for (opt.n_max = 1; opt.n_max < 32; opt.n_max++) {
+                const size_t sum = n0 - 1 + n1 - 1, half = opt.n_max / 2;
+                size_t got[2] = {0}, want[2] = {n0 - 1, n1 - 1};
+                const int longer = want[0] <= want[1];
+
+                ck_assert_int_eq(tok_encode(tok, text[0], strlen(text[0]), text[1], strlen(text[1]),
+                                            &opt, &e, NULL),
+                                 0);
+                for (size_t i = 0; i < e.n; i++)
+                    got[e.seq[i]]++;
+                if (sum > opt.n_max && want[!longer] <= half)
+                    want[longer] = opt.n_max - want[!longer];
+                else if (sum > opt.n_max) {
+                    want[longer] = opt.n_max - half;
+                    want[!longer] = half;
+                }
+                ck_assert_msg(got[0] == want[0] && got[1] == want[1],
+                              "%zu and %zu to %zu: got %zu and %zu", n0 - 1, n1 - 1, opt.n_max,
+                              got[0], got[1]);
+            }
+    tok_encoding_release(&e);
+    tok_close(&tok);
+}
+END_TEST
+
+static size_t n_questions;
+
+static bool count_and_stop(void *n_left)
+{
+    n_questions++;
+    return (*(unsigned *)n_left)-- == 0;
+}
+
+START_TEST(whoever_waits_may_stop_it_at_any_of_its_stages)
+{
+    const size_t n = 2 << 20;
+    struct tok_encoding e = {0};
+    struct tok *tok;
+    char path[256], *text = malloc(n);
+    struct core_err err = {0};
+    unsigned n_left = UINT32_MAX;
+    struct tok_encode_options opt = {.is_stopped = count_and_stop, .arg = &n_left};
+
+    snprintf(path, sizeof(path), TOK_GOLDEN "files/%s.json", files[_i]);
+    tok = open_tok(path);
+    for (size_t i = 0; i < n; i++)
+        text[i] = "ab cd "[i % 6];
+    n_questions = 0;
+    ck_assert_int_eq(tok_encode(tok, text, n, NULL, 0, &opt, &e, &err), 0);
+    ck_assert_uint_ge(n_questions, 4); /* a few times in every MiB */
+    for (unsigned k = 0, n_asked = (unsigned)n_questions; k < n_asked; k += 3) {
+        n_left = k;
+        err = (struct core_err){0};
+        ck_assert_int_eq(tok_encode(tok, text, n, NULL, 0, &opt, &e, &err), CORE_E_TIMEOUT);
+    }
+    tok_encoding_release(&e);
+    tok_close(&tok);
+    free(text);
+}
+END_TEST
+
 START_TEST(a_limit_below_the_special_tokens_is_a_bad_field)
 {
     struct tok *tok = open_tok(TOK_GOLDEN "files/wordpiece.json");
@@ -166,6 +282,11 @@ Suite *tok_limits_suite(void)
     tcase_set_timeout(c, 240);
     tcase_add_loop_test(c, a_long_run_of_anything_takes_a_moment, 0, 14);
     tcase_add_test(c, text_that_is_not_utf8_is_a_bad_field);
+    tcase_add_loop_test(c, a_limit_keeps_the_first_tokens_of_the_whole, 0,
+                        sizeof(files) / sizeof(files[0]));
+    tcase_add_test(c, a_limit_cuts_the_longer_text_of_a_pair);
+    tcase_add_loop_test(c, whoever_waits_may_stop_it_at_any_of_its_stages, 0,
+                        sizeof(files) / sizeof(files[0]));
     tcase_add_test(c, a_limit_below_the_special_tokens_is_a_bad_field);
     tcase_add_test(c, a_normaliser_that_blows_text_up_is_stopped);
     tcase_add_loop_test(c, threads_share_a_tokenizer, 0, (int)(sizeof(files) / sizeof(files[0])));
