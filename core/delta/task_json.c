@@ -88,10 +88,17 @@ static int read_labels(struct delta_builder *b, const json_t *v)
                             : bad_value(b, "labels", "a list of texts");
 }
 
+/* Every {input} multiplies what a request sends, and what its tokenizing costs. */
 static int read_prompt(struct delta_builder *b, const json_t *v)
 {
-    if (!json_is_string(v) || !strstr(json_string_value(v), "{input}"))
-        return bad_value(b, "prompt", "a text with {input} in it");
+    enum { PLACES_MAX = 16, BYTES_MAX = 64 << 10 };
+    const char *text = json_string_value(v);
+    size_t n = 0;
+
+    for (const char *p = text; p && (p = strstr(p, "{input}")); p++)
+        n++;
+    if (n < 1 || n > PLACES_MAX || json_string_length(v) > BYTES_MAX)
+        return bad_value(b, "prompt", "a text of at most 64 KiB with {input} in it, 1 to 16 times");
     b->task.prompt = delta__scratch_str(b, json_string_value(v));
     return b->task.prompt ? 0 : CORE_E_NOMEM;
 }

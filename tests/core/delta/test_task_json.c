@@ -5,6 +5,9 @@ Suite *task_json_suite(void);
 
 #define LINEAR "base_model.model.encoder.layer.1.output.dense"
 
+#define PLACES_4 "{input}{input} {input}, {input}"
+#define PLACES_16 PLACES_4 PLACES_4 PLACES_4 PLACES_4
+
 /* A sequence classifier with three labels on bert, and this task.json. */
 static void make(struct adapter *a, const char *task)
 {
@@ -122,12 +125,38 @@ static const struct {
     {"{\"normalize\": 1}", CORE_E_ADAPTER_INVALID, "normalize"},
     {"{\"normalize\": true}", CORE_E_ADAPTER_INVALID, "normalize"},
     {"{\"prompt\": \"no place\"}", CORE_E_ADAPTER_INVALID, "{input}"},
+    {"{\"prompt\": \"" PLACES_16 "{input}\"}", CORE_E_ADAPTER_INVALID, "prompt: expected"},
     {"{\"parameters\": [1]}", CORE_E_ADAPTER_INVALID, "parameters"},
     {"{\"head\": \"embedding\"}", CORE_E_ADAPTER_UNSUPPORTED, "classifier.bias is left over"},
     {"{\"head\": \"generation\"}", CORE_E_ADAPTER_MISMATCH, "encoder"},
     {"[]", CORE_E_ADAPTER_INVALID, "task.json"},
     {"", CORE_E_ADAPTER_INVALID, "task.json"},
 };
+
+START_TEST(a_prompt_has_bounds)
+{
+    enum { LONGEST = 64 << 10 };
+    struct adapter a = {0};
+    struct delta *d;
+    char *task = malloc(LONGEST + 64);
+
+    make(&a, "{\"prompt\": \"" PLACES_16 "\"}");
+    d = compile(&a);
+    drop_adapter(&a);
+    ck_assert_str_eq(d->task.prompt, PLACES_16);
+    delta_free(d);
+    sprintf(task, "{\"prompt\": \"%*s\"}", LONGEST, "{input}");
+    make(&a, task);
+    d = compile(&a);
+    drop_adapter(&a);
+    delta_free(d);
+    sprintf(task, "{\"prompt\": \"%*s\"}", LONGEST + 1, "{input}");
+    make(&a, task);
+    refused(&a, CORE_E_ADAPTER_INVALID, "prompt: expected");
+    drop_adapter(&a);
+    free(task);
+}
+END_TEST
 
 START_TEST(a_mistake_is_refused_with_the_key_named)
 {
@@ -148,6 +177,7 @@ Suite *task_json_suite(void)
     tcase_add_test(t, labels_prompt_and_parameters_live_in_the_delta);
     tcase_add_loop_test(t, the_head_is_what_task_json_says, 0, sizeof(heads) / sizeof(heads[0]));
     tcase_add_test(t, an_embedding_pools_as_task_json_or_the_base_says);
+    tcase_add_test(t, a_prompt_has_bounds);
     tcase_add_loop_test(t, a_mistake_is_refused_with_the_key_named, 0,
                         sizeof(mistakes) / sizeof(mistakes[0]));
     suite_add_tcase(s, t);
