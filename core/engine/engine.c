@@ -237,7 +237,7 @@ static int check_room_locked(const struct engine *e, size_t n, struct core_err *
         return core_err_set(err, CORE_E_DRAINING, "the server is shutting down");
     if (n > n_max)
         return core_err_set_param(err, CORE_E_BAD_FIELD, "inputs",
-                                  "inputs: %zu are more than the queue holds (%zu)", n, n_max);
+                                  "%zu are more than the queue holds (%zu)", n, n_max);
     if (e->synced_data.n_waiting > n_max - n)
         return core_err_set(err, CORE_E_OVERLOADED, "the queue is full (%zu)", n_max);
     return 0;

@@ -99,7 +99,8 @@ struct engine_input {
  * engine_job_free() after done (or if it was never submitted).
  * CORE_E_INPUT_TOO_LONG (n_tokens + max_tokens against the context; the head of an
  * encoder against its positions, shift included), CORE_E_BAD_FIELD (empty input, token
- * id or type out of range), CORE_E_WRONG_KIND, CORE_E_NOMEM. */
+ * id or type out of range), CORE_E_WRONG_KIND, CORE_E_NOMEM. An error's param is the field
+ * ("input.tokens", "parameters.max_tokens"); the sentence does not name it again. */
 int engine_job_new(struct engine_job **out, struct engine *e, const struct engine_input *in,
                    const struct engine_callbacks *cb, void *arg, struct core_err *err);
 void engine_job_free(struct engine_job *job);
@@ -146,7 +147,10 @@ struct engine_stats {
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
 
-/* Longest prompt + completion of one sequence, tokens. */
+/* Tokens that one sequence of a task may have, prompt and completion: what engine_job_new()
+ * holds them against. */
+size_t engine_room(const struct engine *e, const struct delta *d);
+/* The same of a decoder's, whatever the task. */
 unsigned engine_context_max(const struct engine *e);
 /* A copy of the effective options, after defaults. */
 struct engine_options engine_options_used(const struct engine *e);

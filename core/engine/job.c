@@ -11,21 +11,20 @@ static int check_tokens(const struct model_config *c, const struct engine_input 
     for (size_t i = 0; i < in->n_tokens; i++) {
         if (in->tokens[i] < 0 || (unsigned)in->tokens[i] >= c->n_vocab)
             return core_err_set_param(err, CORE_E_BAD_FIELD, "input.tokens",
-                                      "input.tokens[%zu]: %d is not an id of this vocabulary (%u)",
-                                      i, in->tokens[i], c->n_vocab);
+                                      "token %zu: %d is not an id of this vocabulary (%u)", i,
+                                      in->tokens[i], c->n_vocab);
         if (in->token_types &&
             (in->token_types[i] < 0 ||
              (c->n_token_types && (unsigned)in->token_types[i] >= c->n_token_types)))
             return core_err_set_param(err, CORE_E_BAD_FIELD, "input.token_types",
-                                      "input.token_types[%zu]: %d is out of range (%u)", i,
-                                      in->token_types[i], c->n_token_types);
+                                      "token %zu: %d is out of range (%u)", i, in->token_types[i],
+                                      c->n_token_types);
     }
     return 0;
 }
 
-/* Tokens that one sequence of this task may have. Learned positions run out sooner
- * when a prefix shifts them. */
-static size_t room_for(const struct engine *e, const struct delta *d)
+/* Learned positions run out sooner when a prefix shifts them. */
+size_t engine_room(const struct engine *e, const struct delta *d)
 {
     const struct model_config *c = model_config(e->m);
     const size_t most = model_last_stack(c)->is_causal ? e->context_max : c->n_positions;
@@ -42,7 +41,7 @@ static int check(const struct engine *e, const struct engine_input *in, const st
 {
     const struct model_config *c = model_config(e->m);
     const bool is_generation = d->head.kind == DELTA_GENERATION;
-    const size_t room = room_for(e, d);
+    const size_t room = engine_room(e, d);
     const size_t more = is_generation ? in->max_tokens : 0;
 
     if (in->n_tokens == 0)
@@ -51,7 +50,7 @@ static int check(const struct engine *e, const struct engine_input *in, const st
         return core_err_set(err, CORE_E_WRONG_KIND, "this model does not generate text");
     if (is_generation && in->max_tokens == 0)
         return core_err_set_param(err, CORE_E_BAD_FIELD, "parameters.max_tokens",
-                                  "parameters.max_tokens must be at least 1");
+                                  "must be at least 1");
     if (in->n_tokens > room || more > room - in->n_tokens)
         return core_err_set_param(err, CORE_E_INPUT_TOO_LONG, "input",
                                   "%zu tokens of input and %zu to generate are more than %zu",
