@@ -184,6 +184,7 @@ struct delta_head {
     enum delta_pool pool;
     enum delta_end end; /* LAST unless pool is LAST and the head answers for an input */
     bool is_normalized; /* embedding: L2 */
+    bool is_assumed;    /* embedding: no file says so, there only is no head */
     unsigned n_steps;
     struct delta_head_step step[DELTA_HEAD_STEPS_MAX];
     /* GENERATION: true = logits by the base's LM head (a site) after the final
@@ -201,6 +202,8 @@ struct delta_task {
 
 /* ---- a compiled task ------------------------------------------------------- */
 
+/* In the HEAD line's detail if head.is_assumed. */
+#define DELTA_ASSUMED_TEXT "no head in the files"
 /* One line of the program as people read it: operations of one kind and shape,
  * summed over layers. */
 struct delta_line {

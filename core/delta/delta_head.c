@@ -307,8 +307,10 @@ static int settle_form(struct delta_builder *b)
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "head",
                                   "the files do not say what kind of head this is: give \"head\" "
                                   "in task.json");
-    if (p->form == DELTA__FORM_UNSAID)
+    if (p->form == DELTA__FORM_UNSAID) {
         p->form = is_decoder ? DELTA__FORM_LM : DELTA__FORM_EMBEDDING;
+        b->head.is_assumed = !is_decoder;
+    }
     if (p->form == DELTA__FORM_LM && !is_decoder)
         return core_err_set(b->err, CORE_E_ADAPTER_MISMATCH,
                             "the adapter generates text, and this base is an encoder");

@@ -194,8 +194,9 @@ static void head_line(const struct delta *d, struct delta_line *line)
         line->n_bytes += (h->step[i].beta ? w->n_rows : 0) * sizeof(float);
     }
     if (h->kind == DELTA_EMBEDDING)
-        snprintf(line->detail, sizeof(line->detail), "%s, %u values%s", kind, h->n_labels,
-                 h->is_normalized ? ", normalized" : "");
+        snprintf(line->detail, sizeof(line->detail), "%s, %u values%s%s", kind, h->n_labels,
+                 h->is_normalized ? ", normalized" : "",
+                 h->is_assumed ? ", " DELTA_ASSUMED_TEXT : "");
     else if (h->kind == DELTA_GENERATION)
         snprintf(line->detail, sizeof(line->detail), "%s, %s LM head", kind,
                  h->uses_base_lm_head ? "the base's" : "own");

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/base/lock.h"
+#include "core/delta/delta.h"
 #include "server/json_writer.h"
 #include "server/srv.h"
 
@@ -14,6 +15,18 @@ static void write_time(struct json_writer *w, const char *name, double seconds)
         jw_double(w, seconds);
     else
         jw_null(w);
+}
+
+/* What the files leave open and the user may have meant otherwise; of the program, which the
+ * store keeps for adapters that are not in memory. */
+static void write_warnings(struct json_writer *w, const struct ads_info *info)
+{
+    jw_key(w, "warnings");
+    jw_array(w);
+    if (info->program_json && strstr(info->program_json, DELTA_ASSUMED_TEXT))
+        jw_cstr(w, "the files have no prediction head, so the task answers with embeddings: if "
+                   "that is meant, say \"head\": \"embedding\" in task.json");
+    jw_array_end(w);
 }
 
 void adapters_write(struct json_writer *w, const struct ads_info *info,
@@ -35,6 +48,7 @@ void adapters_write(struct json_writer *w, const struct ads_info *info,
         jw_raw(w, info->program_json, strlen(info->program_json));
     else
         jw_raw(w, "[]", 2);
+    write_warnings(w, info);
     jw_key(w, "state");
     jw_cstr(w, info->is_resident ? "resident" : "stored");
     jw_key(w, "pinned");
