@@ -42,6 +42,7 @@ struct core_err;
     X(SIZE, max_body_bytes, "8MiB", 1, 1e12, "SIZE", "largest body of any other request")        \
     X(SIZE, max_inflight_bytes, "1GiB", 1, 1e15, "SIZE", "request bodies held at once")          \
     X(COUNT, max_items, "1024", 1, 1 << 20, "N", "inputs of one call, every task counted")       \
+    X(COUNT, max_result_numbers, "16777216", 1, 1u << 31, "N", "numbers in one call's results")  \
     X(SECONDS, request_timeout, "300", 0.001, 1e6, "SECONDS", "until a call gets 504")           \
     X(SECONDS, client_timeout, "30", 1, 1e6, "SECONDS", "silence of a client until it is cut")   \
     X(SECONDS, drain_seconds, "30", 0, 1e6, "SECONDS", "for running calls after SIGTERM")        \

@@ -16,7 +16,13 @@
 #include "core/engine/engine.h"
 #include "core/kern/kern.h"
 #include "core/model/model.h"
+#include "server/executor.h"
 #include "server/request.h"
+
+enum {
+    ENCODERS = 2,     /* threads: a call that takes long leaves one for the others */
+    ENCODE_QUEUE = 64 /* calls that wait for them, of up to max_body_bytes each */
+};
 
 /* "org/name", as on the Hugging Face Hub, and not a path that was mistyped. */
 static bool is_hub_name(const char *text)
@@ -106,6 +112,8 @@ int srv_open(struct srv *s, struct core_err *err)
     if (rc == 0)
         rc = engine_new(&s->engine, s->model, &engine, err);
     if (rc == 0)
+        rc = executor_new(&s->executor, ENCODERS, ENCODE_QUEUE, err);
+    if (rc == 0)
         note_values(s);
     return rc;
 }
@@ -118,6 +126,7 @@ void srv_close(struct srv *s)
      * and loads come to their end: soon nothing is under way. */
     while (srv_reap(s) > 0)
         nanosleep(&moment, NULL);
+    executor_free(&s->executor);
     if (s->engine)
         engine_free(&s->engine);
     if (s->store)

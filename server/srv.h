@@ -2,7 +2,7 @@
  * request. There are no globals besides the logger.
  *
  * Life: LOADING (HTTP answers, the model is being opened) -> READY -> DRAINING.
- * `model`, `base`, `store` and `engine` are written before the state becomes
+ * `model`, `base`, `store`, `engine` and `executor` are written before the state becomes
  * READY and never after, so whoever has seen READY or DRAINING may read them.
  * A server that is drained while it loads exits without passing through READY.
  */
@@ -20,6 +20,7 @@ struct ads_store;
 struct core_err;
 struct delta;
 struct engine;
+struct executor;
 struct http_server;
 struct metrics;
 struct model;
@@ -34,7 +35,8 @@ struct srv {
     struct delta *base; /* the reserved task `base` */
     struct ads_store *store;
     struct engine *engine;
-    struct metrics *metrics; /* from the start */
+    struct executor *executor; /* encodes large calls */
+    struct metrics *metrics;   /* from the start */
     struct srv_loop *loop;
     struct http_server *http;
     struct http_watch *watch;       /* from the start */

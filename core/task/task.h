@@ -50,8 +50,8 @@ struct task_input {
  * that is known whole (task_chat.c): the tokens are those of transformers'
  * apply_chat_template(add_generation_prompt=True), or it is refused.
  *
- * `n_max` tokens at most, special ones included; else CORE_E_INPUT_TOO_LONG, or, with
- * `truncate`, a shorter input:
+ * `opt->n_max` tokens at most, special ones included; else CORE_E_INPUT_TOO_LONG, or, with
+ * `opt->truncate`, a shorter input:
  *   text, pairs, question  cut as the tokenizers library truncates; special tokens stay
  *   text with a prompt     the prompt stays whole around a beginning of the text, the
  *                          same at every {input}, that ends where a token of the whole
@@ -61,9 +61,27 @@ struct task_input {
  *   tokens                 the first n_max
  * CORE_E_NO_TOKENIZER, CORE_E_WRONG_KIND (messages for a classifier, choices or
  * question for a kind that has no use for them, a chat template that is not known),
- * CORE_E_BAD_FIELD (a role other than system, user and assistant). */
+ * CORE_E_BAD_FIELD (a role other than system, user and assistant). A prompt with its input
+ * is at most TASK_PROMPTED_MAX bytes, whatever opt says: CORE_E_INPUT_TOO_LONG before
+ * anything is allocated. CORE_E_TIMEOUT: opt->is_stopped() said so, see tok.h.
+ *
+ * Of the delta only the kind and the prompt are read: two deltas with equal prompts encode
+ * equally what both of them take (task_check_form()). An error's param begins with "input",
+ * the sentence does not name it. */
+enum { TASK_PROMPTED_MAX = 8 << 20 };
+struct task_encode_options {
+    size_t n_max;
+    bool truncate;
+    bool (*is_stopped)(void *arg); /* or NULL */
+    void *arg;
+};
 int task_encode(const struct model *m, const struct delta *d, const struct task_input *in,
-                size_t n_max, bool truncate, struct tok_encoding *out, struct core_err *err);
+                const struct task_encode_options *opt, struct tok_encoding *out,
+                struct core_err *err);
+/* CORE_E_WRONG_KIND if a task of this kind has no use for the form of the input. */
+int task_check_form(const struct delta *d, const struct task_input *in, struct core_err *err);
+/* Bytes that task_encode() gives to the tokenizer, about. */
+size_t task_encode_cost(const struct delta *d, const struct task_input *in);
 
 /* ---- outputs: fill plain structs from a finished job ------------------------ */
 

@@ -11,15 +11,21 @@
 
 /* ---- encoding -------------------------------------------------------------------------- */
 
-static int from_tokens(const struct task_input *in, size_t n_max, bool truncate,
+static int too_long(const char *param, size_t n, size_t n_max, const char *why,
+                    struct core_err *err)
+{
+    return core_err_set_param(err, CORE_E_INPUT_TOO_LONG, param, "%zu tokens, the limit is %zu%s",
+                              n, n_max, why);
+}
+
+static int from_tokens(const struct task_input *in, const struct task_encode_options *opt,
                        struct tok_encoding *out, struct core_err *err)
 {
     size_t n = in->n_tokens;
 
-    if (n > n_max && !truncate)
-        return core_err_set_param(err, CORE_E_INPUT_TOO_LONG, "input.tokens",
-                                  "the input has %zu tokens, the limit is %zu", n, n_max);
-    n = n < n_max ? n : n_max;
+    if (n > opt->n_max && !opt->truncate)
+        return too_long("input.tokens", n, opt->n_max, "", err);
+    n = n < opt->n_max ? n : opt->n_max;
     tok_encoding_release(out);
     out->ids = core_malloc(n * sizeof(*out->ids));
     out->type_ids = core_calloc(n, sizeof(*out->type_ids));
@@ -39,41 +45,45 @@ static int from_tokens(const struct task_input *in, size_t n_max, bool truncate,
     return 0;
 }
 
-static int too_long(const char *param, size_t n, size_t n_max, const char *why,
-                    struct core_err *err)
+/* What the tokenizer is told: to stop when the caller says so. */
+static struct tok_encode_options tok_options(const struct task_encode_options *opt)
 {
-    return core_err_set_param(err, CORE_E_INPUT_TOO_LONG, param,
-                              "the input has %zu tokens, the limit is %zu%s", n, n_max, why);
+    return (struct tok_encode_options){.is_stopped = opt->is_stopped, .arg = opt->arg};
 }
 
 /* Cut as the tokenizers library truncates: special tokens stay. */
-static int from_text(const struct model *m, const struct task_input *in, size_t n_max,
-                     bool truncate, struct tok_encoding *out, struct core_err *err)
+static int from_text(const struct model *m, const struct task_input *in,
+                     const struct task_encode_options *opt, struct tok_encoding *out,
+                     struct core_err *err)
 {
-    const struct tok_encode_options opt = {.n_max = truncate ? n_max : 0};
-    int rc = tok_encode(model_tok(m), in->text, in->n_text, in->text_pair, in->n_text_pair, &opt,
-                        out, err);
+    struct tok_encode_options to = tok_options(opt);
+    int rc;
 
-    if (rc == 0 && out->n > n_max)
-        rc = too_long("input", out->n, n_max, "", err);
+    to.n_max = opt->truncate ? opt->n_max : 0;
+    rc = tok_encode(model_tok(m), in->text, in->n_text, in->text_pair, in->n_text_pair, &to, out,
+                    err);
+    if (rc == 0 && out->n > opt->n_max)
+        rc = too_long("input", out->n, opt->n_max, "", err);
     return rc;
 }
 
-static int from_messages(const struct model *m, const struct task_input *in, size_t n_max,
-                         bool truncate, struct tok_encoding *out, struct core_err *err)
+static int from_messages(const struct model *m, const struct task_input *in,
+                         const struct task_encode_options *opt, struct tok_encoding *out,
+                         struct core_err *err)
 {
-    const struct tok_encode_options opt = {.no_special = true}; /* the template writes them */
     const int32_t bos = model_config(m)->bos;
+    struct tok_encode_options to = tok_options(opt);
     struct core_buf b = {0};
     int rc =
         task__chat_text(model_chat_template(m), bos < 0 ? NULL : tok_token_text(model_tok(m), bos),
                         in->message, in->n_messages, &b, err);
 
+    to.no_special = true; /* the template writes them */
     if (rc == 0)
-        rc = tok_encode(model_tok(m), b.p, b.n, NULL, 0, &opt, out, err);
-    if (rc == 0 && out->n > n_max)
-        rc = too_long("input.messages", out->n, n_max,
-                      truncate ? "; messages are not truncated, leave some out" : "", err);
+        rc = tok_encode(model_tok(m), b.p, b.n, NULL, 0, &to, out, err);
+    if (rc == 0 && out->n > opt->n_max)
+        rc = too_long("input.messages", out->n, opt->n_max,
+                      opt->truncate ? "; messages are not truncated, leave some out" : "", err);
     core_buf_release(&b);
     return rc;
 }
@@ -82,22 +92,54 @@ static int from_messages(const struct model *m, const struct task_input *in, siz
 
 static const char input_mark[] = "{input}";
 
-/* The prompt with the text in place of every {input}, encoded whatever its length. */
-static int encode_prompt(const struct model *m, const char *prompt, const char *text, size_t n_text,
-                         struct tok_encoding *out, struct core_err *err)
+static size_t count_places(const char *prompt)
 {
-    const struct tok_encode_options opt = {0};
+    size_t n = 0;
+
+    for (const char *p = prompt; (p = strstr(p, input_mark)); p += strlen(input_mark))
+        n++;
+    return n;
+}
+
+/* Encodes a prompt: one input after the other, whole or in part. */
+struct prompted {
+    const struct model *m;
+    const char *prompt;
+    const struct task_input *in;
+    struct tok_encode_options opt;
+    size_t n_places; /* of {input} */
+};
+
+static int check_size(const struct prompted *p, struct core_err *err)
+{
+    const size_t n_prompt = strlen(p->prompt), n_text = p->in->n_text;
+    size_t n;
+
+    if (!core_mul_size(p->n_places, n_text, &n) || n > TASK_PROMPTED_MAX ||
+        n_prompt > TASK_PROMPTED_MAX - n)
+        return core_err_set_param(err, CORE_E_INPUT_TOO_LONG, "input",
+                                  "the task's prompt has room for this text %zu times, which is "
+                                  "more than %d bytes (%zu bytes of text, %zu of prompt)",
+                                  p->n_places, (int)TASK_PROMPTED_MAX, n_text, n_prompt);
+    return 0;
+}
+
+/* The prompt with the first n bytes of the input in place of every {input}, encoded
+ * whatever its length. */
+static int encode_prompt(const struct prompted *p, size_t n, struct tok_encoding *out,
+                         struct core_err *err)
+{
+    const char *prompt = p->prompt, *mark;
     struct core_buf b = {0};
-    const char *mark;
     int rc;
 
     for (; (mark = strstr(prompt, input_mark)); prompt = mark + strlen(input_mark)) {
         core_buf_add(&b, prompt, (size_t)(mark - prompt));
-        core_buf_add(&b, text, n_text);
+        core_buf_add(&b, p->in->text, n);
     }
     core_buf_str(&b, prompt);
     rc = b.is_short ? core_err_nomem(err, "prompt")
-                    : tok_encode(model_tok(m), b.p, b.n, NULL, 0, &opt, out, err);
+                    : tok_encode(model_tok(p->m), b.p, b.n, NULL, 0, &p->opt, out, err);
     core_buf_release(&b);
     return rc;
 }
@@ -141,28 +183,25 @@ static size_t reach_of(const struct tok_encoding *e, const struct span *s, size_
  * input's end until it fits. A shorter input can have more tokens than the count says
  * (what was one token with the suffix may be two), hence the loop; `least` doubles, so
  * that it takes few rounds whatever the tokenizer does. The last is the shortest part. */
-static int cut_input(const struct model *m, const char *prompt, const struct task_input *in,
-                     size_t n_max, const struct tok_encoding *whole, struct tok_encoding *out,
-                     struct core_err *err)
+static int cut_input(const struct prompted *p, size_t n_max, const struct tok_encoding *whole,
+                     struct tok_encoding *out, struct core_err *err)
 {
-    const struct span s = span_of(whole, prompt, in);
-    size_t n_places = 0, n = whole->n, k = s.n, k_min = 1;
+    const struct span s = span_of(whole, p->prompt, p->in);
+    size_t n = whole->n, k = s.n, k_min = 1;
     int rc;
 
-    for (const char *p = prompt; (p = strstr(p, input_mark)); p += strlen(input_mark))
-        n_places++;
-    while (k_min < s.n && reach_of(whole, &s, k_min, in) == 0)
+    while (k_min < s.n && reach_of(whole, &s, k_min, p->in) == 0)
         k_min++;
     for (size_t least = 1; n > n_max; least *= 2) {
         size_t over, drop;
 
-        if (n_places == 0 || k <= k_min)
+        if (p->n_places == 0 || k <= k_min)
             return too_long("input", whole->n, n_max,
                             ", and the task's prompt leaves no room for any of it", err);
-        over = (n - n_max + n_places - 1) / n_places;
+        over = (n - n_max + p->n_places - 1) / p->n_places;
         drop = over > least ? over : least;
         k = drop < k - k_min ? k - drop : k_min;
-        rc = encode_prompt(m, prompt, in->text, reach_of(whole, &s, k, in), out, err);
+        rc = encode_prompt(p, reach_of(whole, &s, k, p->in), out, err);
         if (rc < 0)
             return rc;
         n = out->n;
@@ -172,26 +211,33 @@ static int cut_input(const struct model *m, const char *prompt, const struct tas
 }
 
 static int from_prompt(const struct model *m, const char *prompt, const struct task_input *in,
-                       size_t n_max, bool truncate, struct tok_encoding *out, struct core_err *err)
+                       const struct task_encode_options *opt, struct tok_encoding *out,
+                       struct core_err *err)
 {
+    const struct prompted p = {.m = m,
+                               .prompt = prompt,
+                               .in = in,
+                               .opt = tok_options(opt),
+                               .n_places = count_places(prompt)};
     struct tok_encoding whole = {0};
-    int rc = encode_prompt(m, prompt, in->text, in->n_text, out, err);
+    int rc = check_size(&p, err);
 
-    if (rc < 0 || out->n <= n_max)
+    if (rc == 0)
+        rc = encode_prompt(&p, in->n_text, out, err);
+    if (rc < 0 || out->n <= opt->n_max)
         return rc;
-    if (!truncate)
-        return too_long("input", out->n, n_max, "", err);
+    if (!opt->truncate)
+        return too_long("input", out->n, opt->n_max, "", err);
     whole = *out;
     *out = (struct tok_encoding){0};
-    rc = cut_input(m, prompt, in, n_max, &whole, out, err);
+    rc = cut_input(&p, opt->n_max, &whole, out, err);
     tok_encoding_release(&whole);
     return rc;
 }
 
 /* ---- all forms --------------------------------------------------------------------------- */
 
-/* Refuses input forms that the task's kind has no use for. */
-static int check_form(const struct delta *d, const struct task_input *in, struct core_err *err)
+int task_check_form(const struct delta *d, const struct task_input *in, struct core_err *err)
 {
     const enum delta_kind kind = d->head.kind;
     const char *form = NULL;
@@ -210,21 +256,32 @@ static int check_form(const struct delta *d, const struct task_input *in, struct
                               delta_kind_text(kind), form);
 }
 
-int task_encode(const struct model *m, const struct delta *d, const struct task_input *in,
-                size_t n_max, bool truncate, struct tok_encoding *out, struct core_err *err)
+size_t task_encode_cost(const struct delta *d, const struct task_input *in)
 {
-    const int rc = check_form(d, in, err);
+    const char *prompt = in->form == TASK_TEXT ? d->task.prompt : NULL;
+    size_t n = in->n_text * (prompt ? count_places(prompt) : 1) + in->n_text_pair + in->n_tokens;
+
+    for (size_t i = 0; i < in->n_messages; i++)
+        n += strlen(in->message[i].content);
+    return n + (prompt ? strlen(prompt) : 0);
+}
+
+int task_encode(const struct model *m, const struct delta *d, const struct task_input *in,
+                const struct task_encode_options *opt, struct tok_encoding *out,
+                struct core_err *err)
+{
+    const int rc = task_check_form(d, in, err);
 
     if (rc < 0)
         return rc;
     if (in->form == TASK_TOKENS)
-        return from_tokens(in, n_max, truncate, out, err);
+        return from_tokens(in, opt, out, err);
     if (!model_tok(m))
         return core_err_set_param(err, CORE_E_NO_TOKENIZER, "input",
                                   "this model was opened without a tokenizer: send tokens");
     if (in->form == TASK_MESSAGES)
-        return from_messages(m, in, n_max, truncate, out, err);
+        return from_messages(m, in, opt, out, err);
     if (in->form == TASK_TEXT && d->task.prompt)
-        return from_prompt(m, d->task.prompt, in, n_max, truncate, out, err);
-    return from_text(m, in, n_max, truncate, out, err);
+        return from_prompt(m, d->task.prompt, in, opt, out, err);
+    return from_text(m, in, opt, out, err);
 }

@@ -3,7 +3,8 @@
  *   infer_post.c     the life of a call: parse, acquire, submit, answer
  *   infer_parse.c    JSON -> struct infer_item
  *   infer_params.c   the table of parameters
- *   infer_run.c      items -> engine jobs; the callbacks of store and engine
+ *   infer_run.c      adapters and jobs under way; the callbacks of store and engine
+ *   infer_prepare.c  items -> engine jobs
  *   infer_output.c   finished jobs -> JSON
  *   infer_stream.c   a running job -> server-sent events
  *
@@ -27,6 +28,7 @@
 
 struct ads_adapter;
 struct arena;
+struct engine_token;
 struct engine_job;
 struct json_writer;
 struct srv;
@@ -49,6 +51,16 @@ struct infer_spec {
     const char *task, *version; /* version NULL: the current one */
 };
 
+/* The inputs of an item as tokens, for all of its tasks that encode them equally. */
+struct infer_text {
+    struct infer_text *next;
+    const char *prompt; /* of the first task, whose adapter is pinned; NULL = none */
+    uint64_t hash;      /* of the prompt */
+    size_t n_max, n_max_messages;
+    bool truncate;
+    struct tok_encoding *enc; /* [n_inputs] */
+};
+
 struct infer_item {
     char path[32]; /* "" or "requests[3].": in front of a field's name in errors */
     struct infer_spec *spec;
@@ -60,6 +72,7 @@ struct infer_item {
     bool is_stream;
     struct infer_params params;
     struct infer_call *call; /* [n_specs] */
+    struct infer_text *text; /* list */
     struct core_err err;     /* its first failure: then it has no other answer */
 };
 
@@ -73,6 +86,7 @@ struct infer_call {
     const char *version;
     uint64_t generation;
     struct infer_params params; /* the item's over those of the task's task.json */
+    struct infer_text *text;
     struct infer_job *job;
     size_t n_jobs;
     uint64_t load_started_ns;
@@ -92,8 +106,8 @@ struct infer_logprob {
 struct infer_job {
     struct infer_call *call;
     const struct task_input *input;
-    struct engine_job *job;  /* NULL until made */
-    struct tok_encoding enc; /* of a tagging task: offsets; else empty */
+    struct engine_job *job;         /* NULL until made */
+    const struct tok_encoding *enc; /* the call's text; empty later unless the task tags */
     unsigned max_tokens;
     struct task_text *decoder; /* NULL: no tokenizer, or no generation */
     struct core_buf text;
@@ -111,14 +125,19 @@ struct infer {
     struct infer_item *item;
     size_t n_items;
     bool is_requests;
-    size_t n_body;     /* bytes of JSON */
-    bool is_preparing; /* a worker encodes the inputs */
+    uint64_t n_numbers; /* in the results, of the calls that were let in so far */
     /* Streaming: the HTTP thread's. */
     struct core_buf event; /* being sent */
     size_t n_event_sent, n_text_sent, n_ids_sent;
     bool is_last_event;
     /* sync.lock of the request: */
-    size_t n_pending; /* loads, or jobs, that are under way */
+    size_t n_pending; /* loads, or jobs, that are under way; 1 while the executor has it */
+    enum {
+        INFER_HERE,      /* the driver has the items */
+        INFER_QUEUED,    /* they wait for the executor */
+        INFER_ENCODING,  /* the executor has them */
+        INFER_ABANDONED, /* they waited when the request was stopped: not to be touched */
+    } prepare;
 };
 
 /* ---- infer_params.c -------------------------------------------------------------- */
@@ -149,11 +168,7 @@ int infer_parse(struct infer *in, const char *body, size_t n_body, size_t max_it
 
 /* Pins the adapters of all calls; n_pending tells how many are being loaded. */
 int infer_acquire(struct srv_request *r, struct infer *in, struct core_err *err);
-/* Once nothing is being loaded any more: encodes the inputs. Large calls do so on a worker,
- * since a tokenizer may take seconds: then n_pending is 1, and the driver leaves the items
- * alone until it is 0. */
-void infer_prepare(struct srv_request *r, struct infer *in);
-/* Then: submits the jobs of every item that has no error. */
+/* After that, and infer_prepare(): submits the jobs of every item that has no error. */
 void infer_submit(struct srv_request *r, struct infer *in);
 /* Cancels what is under way. Any thread with a reference. */
 void infer_cancel(struct srv_request *r);
@@ -166,6 +181,29 @@ void infer_release(struct srv_request *r);
 /* True if the job is over; *err tells why it has no result, should it have none: its own failure,
  * or the stop of the request that cancelled it. */
 bool infer_job_is_over(struct srv_request *r, const struct infer_job *j, struct core_err *err);
+
+/* With sync.lock held: one operation of the request has ended. True if http_resume() is
+ * due after the lock. */
+bool infer_end_one_locked(struct srv_request *r);
+/* The engine's callbacks of a struct infer_job. */
+bool infer_on_token(void *arg, const struct engine_token *t);
+void infer_on_done(void *arg, struct engine_job *job, const struct core_err *err);
+
+/* ---- infer_prepare.c ------------------------------------------------------------- */
+
+/* Once nothing is being loaded any more: makes the jobs. When there is much to encode the
+ * executor does it: then n_pending is 1, and the driver leaves the items alone until
+ * `prepare` is INFER_HERE again. CORE_E_OVERLOADED: the executor's queue is full. */
+int infer_prepare(struct srv_request *r, struct infer *in, struct core_err *err);
+/* The load that a call may have waited for is over, or nobody waits for it any more. */
+void infer_count_load(struct infer_call *call);
+void infer_texts_release(struct infer_item *it);
+
+/* Fails *err as `why`, which the core has said about a part of the item or of its i-th input
+ * ("input.tokens", "parameters.logits"): param is where that part stands in the request
+ * ("requests[2].inputs[5].tokens"), and the sentence begins with it. */
+void infer_fail_at(const struct infer_item *it, size_t i, const struct core_err *why,
+                   struct core_err *err);
 
 /* ---- infer_output.c -------------------------------------------------------------- */
 

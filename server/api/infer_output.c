@@ -137,7 +137,7 @@ static void write_sequence(struct json_writer *w, unsigned sequence)
  * tokenizer put around it. Of an input of tokens that is all. */
 static bool is_of_input(const struct infer_job *j, size_t row)
 {
-    return j->input->form == TASK_TOKENS || j->enc.seq[row] != 255;
+    return j->input->form == TASK_TOKENS || j->enc->seq[row] != 255;
 }
 
 static void write_tag(struct json_writer *w, const struct infer_job *j, const struct task_tag *tag,
@@ -149,15 +149,15 @@ static void write_tag(struct json_writer *w, const struct infer_job *j, const st
 
     jw_object(w);
     if (j->input->form == TASK_TOKENS) {
-        token = tok ? tok_token_text(tok, j->enc.ids[row]) : NULL;
+        token = tok ? tok_token_text(tok, j->enc->ids[row]) : NULL;
         jw_key(w, "text");
         if (token)
             jw_cstr(w, token);
         else
             jw_null(w);
     } else {
-        write_slice(w, &text[j->enc.seq[row]], tag->start, tag->end);
-        write_sequence(w, j->enc.seq[row]);
+        write_slice(w, &text[j->enc->seq[row]], tag->start, tag->end);
+        write_sequence(w, j->enc->seq[row]);
     }
     jw_key(w, "label");
     write_label(w, j->call->delta, tag->label);
@@ -172,7 +172,7 @@ static size_t make_tags(struct json_writer *w, const struct infer_job *j, const 
     const struct delta *d = j->call->delta;
     size_t n = 0;
 
-    for (size_t row = 0; row < j->enc.n; row++) {
+    for (size_t row = 0; row < j->enc->n; row++) {
         float *score;
 
         if (!is_of_input(j, row))
@@ -180,8 +180,8 @@ static size_t make_tags(struct json_writer *w, const struct infer_job *j, const 
         score = scores_of(w, d, logits + row * n_cols, n_cols);
         if (!score)
             return 0;
-        tag[n] = (struct task_tag){.start = j->enc.start[row],
-                                   .end = j->enc.end[row],
+        tag[n] = (struct task_tag){.start = j->enc->start[row],
+                                   .end = j->enc->end[row],
                                    .label = (unsigned)largest(score, n_cols),
                                    .token = row};
         tag[n].score = score[tag[n].label];
@@ -195,7 +195,7 @@ static size_t make_tags(struct json_writer *w, const struct infer_job *j, const 
 static void write_entities(struct json_writer *w, const struct infer_job *j,
                            const struct task_tag *tag, size_t n, struct slicer text[2])
 {
-    const unsigned sequence = n ? j->enc.seq[tag[0].token] : 0;
+    const unsigned sequence = n ? j->enc->seq[tag[0].token] : 0;
     struct task_entity *entity = core_calloc(n, sizeof(*entity));
     size_t n_entities;
 
@@ -221,7 +221,7 @@ static void write_tagging(struct json_writer *w, const struct infer_job *j, cons
                           size_t n_cols)
 {
     const bool is_text = j->input->form != TASK_TOKENS;
-    struct task_tag *tag = core_calloc(j->enc.n, sizeof(*tag));
+    struct task_tag *tag = core_calloc(j->enc->n, sizeof(*tag));
     struct slicer text[2] = {{.text = j->input->text, .n = j->input->n_text},
                              {.text = j->input->text_pair, .n = j->input->n_text_pair}};
     size_t n, first_of_pair = 0;
@@ -231,7 +231,7 @@ static void write_tagging(struct json_writer *w, const struct infer_job *j, cons
         return;
     }
     n = make_tags(w, j, logits, n_cols, tag);
-    while (first_of_pair < n && is_text && j->enc.seq[tag[first_of_pair].token] == 0)
+    while (first_of_pair < n && is_text && j->enc->seq[tag[first_of_pair].token] == 0)
         first_of_pair++;
     jw_key(w, "tokens");
     jw_array(w);

@@ -1,7 +1,7 @@
 /* server/api/infer_post.c - POST /v1/infer, the life of a call:
  *
  *   srv_infer_post()   body -> items (infer_parse.c); adapters are pinned
- *   on_acquired()      ... when the last is resident: inputs are encoded
+ *   on_acquired()      ... when the last is resident: inputs are encoded (infer_prepare.c)
  *   on_prepared()      ... when they are: jobs are submitted (infer_run.c)
  *   on_finished()      ... when the last job has ended: answer (infer_output.c),
  *                      or at once a stream (infer_stream.c)
@@ -154,23 +154,24 @@ static void set_deadline(struct srv_request *r, const struct infer *in)
     atomic_store(&r->deadline_ns, r->started_ns + (uint64_t)(longest * 1e9));
 }
 
-/* What both phases before the submission wait for. A worker that encodes has the items: then even
- * a stop waits for it. Returns true if `*outcome` is to be returned. */
+/* What both phases before the submission wait for. A thread that encodes has the items: a stop
+ * waits until it has noticed. Returns true if `*outcome` is to be returned. */
 static bool must_wait(struct srv_request *r, struct infer *in, enum srv_outcome *outcome)
 {
     struct core_err err = {0};
-    size_t n_pending;
+    bool is_waiting;
     int stop_code;
 
     core_lock(&r->sync.lock);
-    n_pending = in->n_pending;
     stop_code = r->sync.stop_code;
+    is_waiting = in->n_pending && (!stop_code || in->prepare == INFER_ENCODING);
+    if (stop_code && in->prepare == INFER_QUEUED)
+        in->prepare = INFER_ABANDONED;
     core_unlock(&r->sync.lock);
-    if (n_pending && (in->is_preparing || !stop_code)) {
+    if (is_waiting) {
         *outcome = SRV_WAIT;
         return true;
     }
-    in->is_preparing = false;
     if (stop_code) {
         srv_request_stop_err(stop_code, &err);
         *outcome = answer_error(r, &err);
@@ -203,11 +204,13 @@ static enum srv_outcome on_prepared(struct srv_request *r)
 static enum srv_outcome on_acquired(struct srv_request *r)
 {
     struct infer *in = r->state;
+    struct core_err err = {0};
     enum srv_outcome outcome;
 
     if (must_wait(r, in, &outcome))
         return outcome;
-    infer_prepare(r, in);
+    if (infer_prepare(r, in, &err) < 0)
+        return answer_error(r, &err);
     r->next = on_prepared;
     return on_prepared(r);
 }
@@ -245,7 +248,6 @@ enum srv_outcome srv_infer_post(struct srv_request *r)
     r->state_free = infer_release;
     r->account = account;
     rc = check_type(r, &err);
-    in->n_body = r->body.n;
     if (rc == 0)
         rc = infer_parse(in, r->body.p, r->body.n, r->srv->cfg.max_items, &r->arena, &err);
     http_body_release(&r->body);

@@ -1,7 +1,6 @@
-/* server/api/infer_run.c - items to running jobs: adapters are pinned, inputs encoded,
- * jobs submitted; and what store and engine call back. The callbacks only note
- * results and wake the request when the last one is there. */
-#include <jansson.h>
+/* server/api/infer_run.c - items to running jobs: adapters are pinned, jobs submitted; and
+ * what store and engine call back. The callbacks only note results and wake the request
+ * when the last one is there. Between the two: infer_prepare.c. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,14 +14,7 @@
 #include "server/request.h"
 #include "server/srv.h"
 
-enum {
-    LOGITS_MAX = 16 << 20,   /* logits of prompts in one call: numbers, 64 MiB */
-    PREPARE_HERE = 64 << 10, /* bytes of a call that the HTTP thread encodes in 10 ms or so */
-};
-
-/* One operation of the request has ended. Returns true if http_resume() is due; call
- * with sync.lock held. */
-static bool end_one(struct srv_request *r)
+bool infer_end_one_locked(struct srv_request *r)
 {
     struct infer *in = r->state;
 
@@ -43,7 +35,7 @@ static void on_ready(void *arg, const struct ads_adapter *adapter, const struct 
     call->load_seconds = (double)(core_now_ns() - call->load_started_ns) * 1e-9;
     if (!adapter)
         call->load_err = *err;
-    must_resume = end_one(r);
+    must_resume = infer_end_one_locked(r);
     core_unlock(&r->sync.lock);
     if (must_resume)
         http_resume(r);
@@ -166,7 +158,7 @@ static void note_logprobs(struct infer_job *j, const struct engine_token *t)
     }
 }
 
-static bool on_token(void *arg, const struct engine_token *t)
+bool infer_on_token(void *arg, const struct engine_token *t)
 {
     struct infer_job *j = arg;
     const uint64_t now = core_now_ns();
@@ -186,7 +178,7 @@ static bool on_token(void *arg, const struct engine_token *t)
     return !j->is_stopped;
 }
 
-static void on_done(void *arg, struct engine_job *job, const struct core_err *err)
+void infer_on_done(void *arg, struct engine_job *job, const struct core_err *err)
 {
     struct infer_job *j = arg;
     struct srv_request *r = j->call->r;
@@ -204,277 +196,17 @@ static void on_done(void *arg, struct engine_job *job, const struct core_err *er
         core_err_nomem(&j->err, "answer");
     core_lock(&r->sync.lock);
     j->is_done = true;
-    must_resume = end_one(r);
+    must_resume = infer_end_one_locked(r);
     core_unlock(&r->sync.lock);
     if (must_resume)
         http_resume(r);
     srv_request_unref_later(r);
 }
 
-/* ---- inputs to jobs ----------------------------------------------------------------- */
-
-/* The defaults of the task's task.json under what the request says. */
-static int merge_params(struct infer_call *call, struct core_err *err)
-{
-    const char *text = call->delta->task.parameters_json;
-    struct srv_request *r = call->r;
-    struct core_err why = {0};
-    json_error_t at;
-    json_t *root;
-    int rc;
-
-    infer_params_init(&call->params);
-    if (text) {
-        root = json_loads(text, JSON_REJECT_DUPLICATES, &at);
-        rc = infer_params_read(&call->params, root, "parameters.", &r->arena, &why);
-        json_decref(root);
-        if (rc < 0)
-            return core_err_set_param(err, CORE_E_ADAPTER_INVALID, "task.json", "task.json: %s",
-                                      why.msg);
-    }
-    infer_params_merge(&call->params, &call->item->params);
-    return 0;
-}
-
-/* Tokens that the input may have. *reserve: those to leave free for the completion. */
-static size_t input_max(const struct infer_call *call, const struct task_input *input,
-                        size_t *reserve)
-{
-    const struct srv *s = call->r->srv;
-    const struct model_config *c = model_config(s->model);
-    const bool is_generation = call->delta->head.kind == DELTA_GENERATION;
-    size_t room = engine_context_max(s->engine);
-
-    if (!model_last_stack(c)->is_causal)
-        room = c->n_positions > call->delta->position_shift
-                   ? c->n_positions - call->delta->position_shift
-                   : 0;
-    if (call->delta == s->base && !is_generation && c->max_input_tokens &&
-        c->max_input_tokens < room)
-        room = c->max_input_tokens; /* beyond it the base embeds nothing it was trained on */
-    *reserve = 0;
-    if (!is_generation)
-        return room;
-    /* A default max_tokens gives way to a long prompt, one that was asked for does not. */
-    if (infer_params_has(&call->params, "max_tokens"))
-        *reserve = call->params.max_tokens;
-    else if (!call->params.truncate || input->form == TASK_MESSAGES) /* which are never cut */
-        *reserve = 1;
-    else
-        *reserve = call->params.max_tokens < room / 2 ? call->params.max_tokens : room / 2;
-    return room > *reserve ? room - *reserve : 0;
-}
-
-/* The field's name in the request for the one that the core knows: "input.tokens" becomes
- * "requests[2].inputs[5].tokens", in the message too where it begins with it. */
-static void name_input(const struct infer_call *call, size_t i, struct core_err *err)
-{
-    const struct infer_item *it = call->item;
-    const size_t n_param = strlen(err->param);
-    char index[24] = "", name[sizeof(err->param)], rest[sizeof(err->msg)];
-    bool is_in_message;
-
-    if (it->is_inputs)
-        snprintf(index, sizeof(index), "s[%zu]", i);
-    if (!strncmp(err->param, "input", 5) && err->param[5] != 's')
-        snprintf(name, sizeof(name), "%sinput%s%.30s", it->path, index, err->param + 5);
-    else if (!strncmp(err->param, "parameters.", 11) || !strcmp(err->param, "inputs"))
-        snprintf(name, sizeof(name), "%s%.60s", it->path, err->param);
-    else
-        return;
-    is_in_message = !strncmp(err->msg, err->param, n_param);
-    snprintf(rest, sizeof(rest), "%s", err->msg + (is_in_message ? n_param : 0));
-    if (is_in_message)
-        snprintf(err->msg, sizeof(err->msg), "%s%.300s", name, rest);
-    snprintf(err->param, sizeof(err->param), "%s", name);
-}
-
-static int make_decoder(struct infer_job *j, struct core_err *err)
-{
-    const struct infer_params *p = &j->call->params;
-    const struct srv *s = j->call->r->srv;
-
-    if (j->call->delta->head.kind != DELTA_GENERATION || (!model_tok(s->model) && !p->n_stop))
-        return 0;
-    return task_text_new(&j->decoder, s->model, p->stop, p->n_stop, err);
-}
-
-static int make_job(struct infer_job *j, const struct tok_encoding *enc, uint64_t seed,
-                    struct core_err *err)
-{
-    static const struct engine_callbacks head = {.done = on_done};
-    static const struct engine_callbacks generation = {.token = on_token, .done = on_done};
-    const struct infer_call *call = j->call;
-    const struct infer_params *p = &call->params;
-    const struct engine_input in = {
-        .delta = call->delta,
-        .tokens = enc->ids,
-        .token_types = enc->type_ids,
-        .n_tokens = enc->n,
-        .max_tokens = j->max_tokens,
-        .sampling = {.temperature = (float)p->temperature,
-                     .top_p = (float)p->top_p,
-                     .min_p = (float)p->min_p,
-                     .top_k = p->top_k,
-                     .repetition_penalty = (float)p->repetition_penalty,
-                     .seed = seed},
-        .ignore_eos = p->ignore_eos,
-        .wants_logits = p->logits,
-        .n_logprobs = p->logprobs,
-        .priority = p->priority,
-    };
-    int rc;
-
-    rc = engine_job_new(&j->job, call->r->srv->engine, &in,
-                        call->delta->head.kind == DELTA_GENERATION ? &generation : &head, j, err);
-    return rc < 0 ? rc : make_decoder(j, err);
-}
-
-/* All completions of one input. */
-static int encode_one(struct infer_call *call, size_t i, struct core_err *err)
-{
-    struct srv *s = call->r->srv;
-    const struct infer_params *p = &call->params;
-    const uint64_t seed = infer_params_has(p, "seed") ? p->seed : srv_random(s);
-    struct tok_encoding enc = {0};
-    size_t reserve, n_max = input_max(call, &call->item->input[i], &reserve);
-    int rc;
-
-    if (n_max == 0)
-        return core_err_set_param(err, CORE_E_INPUT_TOO_LONG, "parameters.max_tokens",
-                                  "%u tokens to generate leave no room for the input",
-                                  p->max_tokens);
-    rc = task_encode(s->model, call->delta, &call->item->input[i], n_max, p->truncate, &enc, err);
-    for (unsigned k = 0; rc == 0 && k < p->n; k++) {
-        struct infer_job *j = &call->job[i * p->n + k];
-        const size_t room = n_max + reserve - enc.n;
-
-        *j = (struct infer_job){.call = call, .input = &call->item->input[i]};
-        j->max_tokens = p->max_tokens < room ? p->max_tokens : (unsigned)room;
-        call->n_jobs++;
-        rc = make_job(j, &enc, seed + k, err);
-    }
-    if (rc == 0 && call->delta->head.kind == DELTA_TAGGING) {
-        call->job[i].enc = enc;
-        enc = (struct tok_encoding){0};
-    }
-    tok_encoding_release(&enc);
-    return rc;
-}
-
-/* What a call asks for must fit, before its jobs take memory. */
-static int check_room(const struct infer_call *call, struct core_err *err)
-{
-    const struct srv *s = call->r->srv;
-    const size_t n_jobs = call->item->n_inputs * call->params.n; /* <= max_items */
-    const size_t n_logits = model_config(s->model)->n_vocab;
-
-    if (call->delta->head.kind == DELTA_GENERATION && call->params.logits &&
-        n_jobs > LOGITS_MAX / n_logits)
-        return core_err_set_param(err, CORE_E_BAD_FIELD, "parameters.logits",
-                                  "parameters.logits: %zu rows of %zu numbers are too many for one "
-                                  "call, which has at most %zu",
-                                  n_jobs, n_logits, LOGITS_MAX / n_logits);
-    return engine_check_room(s->engine, n_jobs, err);
-}
-
-/* The load that a call has waited for is over. */
-static void count_load(struct infer_call *call)
-{
-    if (!call->is_waiting)
-        return;
-    call->is_waiting = false;
-    metrics_waiting(call->r->srv->metrics, call->metrics, -1);
-    metrics_load(call->r->srv->metrics, call->metrics, call->adapter != NULL, call->load_seconds);
-}
-
-static int prepare_call(struct infer_call *call, struct core_err *err)
-{
-    int rc;
-
-    count_load(call);
-    if (call->load_err.code) {
-        *err = call->load_err;
-        return err->code;
-    }
-    if (call->adapter) {
-        call->delta = ads_adapter_delta(call->adapter);
-        call->version = ads_adapter_version(call->adapter);
-        call->generation = ads_adapter_generation(call->adapter);
-    }
-    rc = merge_params(call, err);
-    if (rc < 0)
-        return rc;
-    if (call->delta->head.kind != DELTA_GENERATION) {
-        call->params.n = 1;
-        if (call->item->is_stream)
-            return core_err_set_param(err, CORE_E_WRONG_KIND, "stream",
-                                      "stream: a task of kind %s has none",
-                                      delta_kind_text(call->delta->head.kind));
-    }
-    if (call->item->is_inputs || call->item->is_stream)
-        call->params.n = 1; /* a default of the task.json does not apply here */
-    rc = check_room(call, err);
-    if (rc < 0) {
-        name_input(call, 0, err);
-        return rc;
-    }
-    call->job =
-        arena_alloc(&call->r->arena, call->item->n_inputs, call->params.n * sizeof(*call->job));
-    if (!call->job)
-        return core_err_nomem(err, "request");
-    for (size_t i = 0; rc == 0 && i < call->item->n_inputs; i++) {
-        rc = encode_one(call, i, err);
-        if (rc < 0)
-            name_input(call, i, err);
-    }
-    return rc;
-}
-
-static void prepare_items(struct infer *in)
-{
-    for (size_t i = 0; i < in->n_items; i++) {
-        struct infer_item *it = &in->item[i];
-
-        for (size_t j = 0; !it->err.code && j < it->n_specs; j++)
-            prepare_call(&it->call[j], &it->err);
-    }
-}
-
-/* On a worker of the store. */
-static void prepare_work(void *arg)
-{
-    struct srv_request *r = arg;
-    bool must_resume;
-
-    prepare_items(r->state);
-    core_lock(&r->sync.lock);
-    must_resume = end_one(r);
-    core_unlock(&r->sync.lock);
-    if (must_resume)
-        http_resume(r);
-    srv_request_unref(r);
-}
-
-void infer_prepare(struct srv_request *r, struct infer *in)
-{
-    if (in->n_body > PREPARE_HERE) {
-        in->is_preparing = true;
-        in->n_pending = 1; /* nothing else is under way */
-        srv_request_ref(r);
-        if (ads_run_async(r->srv->store, prepare_work, r, NULL) == 0)
-            return;
-        srv_request_unref(r); /* so many wait for a worker that this thread is sooner */
-        in->n_pending = 0;
-        in->is_preparing = false;
-    }
-    prepare_items(in);
-}
-
 /* ---- submission ---------------------------------------------------------------------- */
 
 /* Submits an item's jobs, all or none. */
-static int submit_item(struct srv_request *r, struct infer_item *it, struct core_err *err)
+static int submit_jobs(struct srv_request *r, struct infer_item *it, struct core_err *err)
 {
     struct infer *in = r->state;
     struct engine_job **list;
@@ -518,8 +250,10 @@ void infer_submit(struct srv_request *r, struct infer *in)
     for (size_t i = 0; i < in->n_items; i++) {
         struct infer_item *it = &in->item[i];
 
-        if (!it->err.code)
-            submit_item(r, it, &it->err);
+        struct core_err why = {0};
+
+        if (!it->err.code && submit_jobs(r, it, &why) < 0)
+            infer_fail_at(it, 0, &why, &it->err);
     }
     core_lock(&r->sync.lock);
     r->sync.on_stop = infer_cancel;
@@ -595,11 +329,10 @@ static void release_call(struct srv_request *r, struct infer_call *call)
 
         engine_job_free(j->job);
         task_text_free(j->decoder);
-        tok_encoding_release(&j->enc);
         core_buf_release(&j->text);
         core_buf_release(&j->logprobs);
     }
-    count_load(call);
+    infer_count_load(call);
     if (call->is_running)
         metrics_running(r->srv->metrics, call->metrics, -1);
     unpin_call(r, call);
@@ -611,8 +344,10 @@ void infer_release(struct srv_request *r)
 {
     struct infer *in = r->state;
 
-    for (size_t i = 0; i < in->n_items; i++)
+    for (size_t i = 0; i < in->n_items; i++) {
         for (size_t j = 0; in->item[i].call && j < in->item[i].n_specs; j++)
             release_call(r, &in->item[i].call[j]);
+        infer_texts_release(&in->item[i]);
+    }
     core_buf_release(&in->event);
 }

@@ -172,7 +172,8 @@ class Decoder(unittest.TestCase):
                 connection.close()
 
     def test_log_probabilities_take_memory_as_tokens_come(self):
-        with Server("llama", "--context-max", "100000", "--kv-bytes", "256MiB") as s:
+        with Server("llama", "--context-max", "100000", "--kv-bytes", "256MiB",
+                    "--max-result-numbers", "1000000000") as s:
             before = s.metrics()["process_resident_memory_bytes"]
             a = s.infer({"task": "base", "inputs": [{"tokens": [5, 6]}] * 1000,
                          "parameters": {"max_tokens": 20000, "ignore_eos": True, "logprobs": 20,

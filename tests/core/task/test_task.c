@@ -32,6 +32,14 @@ static struct task_input text_input(const char *text)
     return (struct task_input){.form = TASK_TEXT, .text = text, .n_text = strlen(text)};
 }
 
+static int encode(const struct delta *d, const struct task_input *in, size_t n_max, bool truncate,
+                  struct tok_encoding *e, struct core_err *err)
+{
+    const struct task_encode_options opt = {.n_max = n_max, .truncate = truncate};
+
+    return task_encode(model, d, in, &opt, e, err);
+}
+
 START_TEST(a_prompt_template_stands_around_the_input)
 {
     struct delta with_prompt = *base;
@@ -40,12 +48,71 @@ START_TEST(a_prompt_template_stands_around_the_input)
     struct core_err err = {0};
 
     with_prompt.task.prompt = "Say: {input}.\n=>";
-    ck_assert_msg(task_encode(model, base, &raw, 100, false, &a, &err) == 0, "%s", err.msg);
-    ck_assert_int_eq(task_encode(model, &with_prompt, &in, 100, false, &b, &err), 0);
+    ck_assert_msg(encode(base, &raw, 100, false, &a, &err) == 0, "%s", err.msg);
+    ck_assert_int_eq(encode(&with_prompt, &in, 100, false, &b, &err), 0);
     ck_assert_uint_eq(a.n, b.n);
     ck_assert_mem_eq(a.ids, b.ids, a.n * sizeof(*a.ids));
     tok_encoding_release(&a);
     tok_encoding_release(&b);
+}
+END_TEST
+
+/* Sixteen times 1 MiB would be allocated before anybody counts tokens. */
+START_TEST(a_prompt_with_its_input_is_measured_before_it_is_made)
+{
+    const size_t n = (TASK_PROMPTED_MAX >> 4) - 7; /* {input} is 7 bytes */
+    struct delta with_prompt = *base;
+    struct task_input in = {.form = TASK_TEXT, .text = core_calloc(n + 2, 1), .n_text = n};
+    struct tok_encoding e = {0};
+    struct core_err err = {0};
+    char prompt[16 * 7 + 1] = "";
+
+    for (int i = 0; i < 16; i++)
+        strcat(prompt, "{input}");
+    memset((char *)(uintptr_t)in.text, ' ', n + 1);
+    with_prompt.task.prompt = prompt;
+    ck_assert_uint_eq(task_encode_cost(&with_prompt, &in), 16 * n + strlen(prompt));
+    ck_assert_int_eq(encode(&with_prompt, &in, 8, false, &e, &err), CORE_E_INPUT_TOO_LONG);
+    ck_assert_ptr_nonnull(strstr(err.msg, "the limit is 8")); /* tokens: it was encoded */
+    err = (struct core_err){0};
+    in.n_text++;
+    core__alloc_fail_at = 0; /* nothing is allocated */
+    ck_assert_int_eq(encode(&with_prompt, &in, 8, false, &e, &err), CORE_E_INPUT_TOO_LONG);
+    core__alloc_fail_at = -1;
+    ck_assert_str_eq(err.param, "input");
+    ck_assert_ptr_nonnull(strstr(err.msg, "16 times"));
+    tok_encoding_release(&e);
+    core_free((char *)(uintptr_t)in.text);
+}
+END_TEST
+
+static bool stop_at_once(void *n_asked)
+{
+    ++*(unsigned *)n_asked;
+    return true;
+}
+
+START_TEST(a_long_text_is_stopped_and_a_short_one_not_even_asked)
+{
+    const size_t n = 4 << 20;
+    char *text = core_calloc(n + 1, 1);
+    struct tok_encoding e = {0};
+    struct core_err err = {0};
+    unsigned n_asked = 0;
+    const struct task_encode_options opt = {
+        .n_max = 8, .truncate = true, .is_stopped = stop_at_once, .arg = &n_asked};
+    struct task_input in = {.form = TASK_TEXT, .text = text, .n_text = 1000};
+
+    for (size_t i = 0; i < n; i++)
+        text[i] = "some words "[i % 11];
+    ck_assert_int_eq(task_encode(model, base, &in, &opt, &e, &err), 0);
+    ck_assert_uint_eq(n_asked, 0);
+    in.n_text = n;
+    ck_assert_int_eq(task_encode(model, base, &in, &opt, &e, &err), CORE_E_TIMEOUT);
+    ck_assert_uint_eq(n_asked, 1);
+    ck_assert_uint_eq(e.n, 8); /* of the one before */
+    tok_encoding_release(&e);
+    core_free(text);
 }
 END_TEST
 
@@ -57,11 +124,11 @@ START_TEST(a_long_input_is_refused_or_cut_as_asked)
     struct tok_encoding e = {0};
     struct core_err err = {0};
 
-    ck_assert_int_eq(task_encode(model, base, &in, 3, false, &e, &err), CORE_E_INPUT_TOO_LONG);
-    ck_assert_int_eq(task_encode(model, base, &in, 3, true, &e, NULL), 0);
+    ck_assert_int_eq(encode(base, &in, 3, false, &e, &err), CORE_E_INPUT_TOO_LONG);
+    ck_assert_int_eq(encode(base, &in, 3, true, &e, NULL), 0);
     ck_assert_uint_eq(e.n, 3);
-    ck_assert_int_eq(task_encode(model, base, &tokens, 3, false, &e, NULL), CORE_E_INPUT_TOO_LONG);
-    ck_assert_int_eq(task_encode(model, base, &tokens, 3, true, &e, NULL), 0);
+    ck_assert_int_eq(encode(base, &tokens, 3, false, &e, NULL), CORE_E_INPUT_TOO_LONG);
+    ck_assert_int_eq(encode(base, &tokens, 3, true, &e, NULL), 0);
     ck_assert_uint_eq(e.n, 3);
     ck_assert_int_eq(e.ids[2], 3);
     tok_encoding_release(&e);
@@ -79,12 +146,11 @@ START_TEST(forms_that_a_kind_has_no_use_for_are_wrong_kind)
     struct core_err err = {0};
 
     classifier.head.kind = DELTA_CLASSIFICATION;
-    ck_assert_int_eq(task_encode(model, &classifier, &messages, 9, false, &e, &err),
-                     CORE_E_WRONG_KIND);
+    ck_assert_int_eq(encode(&classifier, &messages, 9, false, &e, &err), CORE_E_WRONG_KIND);
     ck_assert_str_eq(err.msg, "a task of kind classification takes no messages");
-    ck_assert_int_eq(task_encode(model, base, &question, 9, false, &e, NULL), CORE_E_WRONG_KIND);
+    ck_assert_int_eq(encode(base, &question, 9, false, &e, NULL), CORE_E_WRONG_KIND);
     /* this model has no chat template */
-    ck_assert_int_eq(task_encode(model, base, &messages, 9, false, &e, NULL), CORE_E_WRONG_KIND);
+    ck_assert_int_eq(encode(base, &messages, 9, false, &e, NULL), CORE_E_WRONG_KIND);
 }
 END_TEST
 
@@ -147,7 +213,7 @@ static char *stream(const char *text, const char *const *stop, size_t n_stop, bo
     const char *more;
     size_t n;
 
-    ck_assert_int_eq(task_encode(model, base, &in, 1000, false, &e, &err), 0);
+    ck_assert_int_eq(encode(base, &in, 1000, false, &e, &err), 0);
     ck_assert_int_eq(task_text_new(&t, model, stop, n_stop, &err), 0);
     *stopped = false;
     for (size_t i = 0; i < e.n && !*stopped; i++) {
@@ -195,6 +261,8 @@ Suite *task_suite(void)
 
     tcase_add_checked_fixture(in, open_llama, close_llama);
     tcase_add_test(in, a_prompt_template_stands_around_the_input);
+    tcase_add_test(in, a_prompt_with_its_input_is_measured_before_it_is_made);
+    tcase_add_test(in, a_long_text_is_stopped_and_a_short_one_not_even_asked);
     tcase_add_test(in, a_long_input_is_refused_or_cut_as_asked);
     tcase_add_test(in, forms_that_a_kind_has_no_use_for_are_wrong_kind);
     tcase_add_test(in, streamed_text_is_whole_and_ends_before_a_stop_string);

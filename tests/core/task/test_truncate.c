@@ -49,7 +49,9 @@ static size_t encode(const char *prompt, const char *text, size_t n_max, struct 
     struct delta d = *base;
 
     d.task.prompt = prompt;
-    *rc = task_encode(model, &d, &in, n_max, n_max != SIZE_MAX, e, err);
+    *rc = task_encode(model, &d, &in,
+                      &(struct task_encode_options){.n_max = n_max, .truncate = n_max != SIZE_MAX},
+                      e, err);
     return *rc == 0 ? e->n : 0;
 }
 
@@ -230,14 +232,24 @@ START_TEST(messages_are_refused_and_not_cut)
     struct tok_encoding e = {0}, cut = {0};
     struct core_err err = {0}, plain = {0};
 
-    ck_assert_int_eq(task_encode(model, base, &in, 1000, true, &e, &err), 0);
-    ck_assert_int_eq(task_encode(model, base, &in, e.n, true, &cut, NULL), 0);
+    ck_assert_int_eq(task_encode(model, base, &in,
+                                 &(struct task_encode_options){.n_max = 1000, .truncate = true}, &e,
+                                 &err),
+                     0);
+    ck_assert_int_eq(task_encode(model, base, &in,
+                                 &(struct task_encode_options){.n_max = e.n, .truncate = true},
+                                 &cut, NULL),
+                     0);
     ck_assert_uint_eq(cut.n, e.n);
-    ck_assert_int_eq(task_encode(model, base, &in, e.n - 1, true, &cut, &err),
+    ck_assert_int_eq(task_encode(model, base, &in,
+                                 &(struct task_encode_options){.n_max = e.n - 1, .truncate = true},
+                                 &cut, &err),
                      CORE_E_INPUT_TOO_LONG);
     ck_assert_str_eq(err.param, "input.messages");
     ck_assert_msg(strstr(err.msg, "messages are not truncated") != NULL, "%s", err.msg);
-    ck_assert_int_eq(task_encode(model, base, &in, e.n - 1, false, &cut, &plain),
+    ck_assert_int_eq(task_encode(model, base, &in,
+                                 &(struct task_encode_options){.n_max = e.n - 1, .truncate = false},
+                                 &cut, &plain),
                      CORE_E_INPUT_TOO_LONG);
     tok_encoding_release(&e);
     tok_encoding_release(&cut);
