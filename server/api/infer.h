@@ -207,11 +207,12 @@ void infer_fail_at(const struct infer_item *it, size_t i, const struct core_err 
 
 /* ---- infer_output.c -------------------------------------------------------------- */
 
-/* The answer object of an item without an error whose jobs are all done. */
-void infer_write_item(struct json_writer *w, const struct srv_request *r,
-                      const struct infer_item *item);
-/* The whole answer. */
-void infer_write(struct json_writer *w, const struct srv_request *r, const struct infer *in);
+/* The answer object of an item without an error whose jobs are all done. If its numbers are
+ * not finite, item->err says so, and what was written is to be thrown away. */
+void infer_write_item(struct json_writer *w, const struct srv_request *r, struct infer_item *item);
+/* The whole answer. Of `requests` each stands alone; otherwise item[0].err may be set as
+ * above. */
+void infer_write(struct json_writer *w, const struct srv_request *r, struct infer *in);
 
 /* ---- infer_stream.c -------------------------------------------------------------- */
 

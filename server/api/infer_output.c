@@ -336,6 +336,21 @@ static void write_generation(struct json_writer *w, const struct infer_job *j, c
 
 /* ---- answers ------------------------------------------------------------------------ */
 
+/* Numbers of an adapter can overflow in the model. JSON has no such numbers, so there is no
+ * answer, and the item's error names the input. */
+static void check_finite(const struct json_writer *w, const struct infer_job *j,
+                         struct core_err *err)
+{
+    const struct infer_call *call = j->call;
+    struct core_err why = {0};
+
+    if (!w->has_nan || err->code)
+        return;
+    core_err_set_param(&why, CORE_E_INTERNAL, "input",
+                       "the output of task '%s' is not a finite number", call->spec->task);
+    infer_fail_at(call->item, (size_t)(j->input - call->item->input), &why, err);
+}
+
 static void write_output(struct json_writer *w, const struct infer_job *j)
 {
     size_t n_rows, n_cols;
@@ -395,8 +410,16 @@ static void write_usage(struct json_writer *w, const struct infer_call *call)
     jw_object_end(w);
 }
 
+/* Of the call's k-th job. */
+static void write_job(struct json_writer *w, const struct infer_call *call, size_t k,
+                      struct core_err *err)
+{
+    write_output(w, &call->job[k]);
+    check_finite(w, &call->job[k], err);
+}
+
 static void write_call(struct json_writer *w, const struct srv_request *r,
-                       const struct infer_call *call)
+                       const struct infer_call *call, struct core_err *err)
 {
     jw_object(w);
     jw_key(w, "id");
@@ -411,24 +434,23 @@ static void write_call(struct json_writer *w, const struct srv_request *r,
     jw_cstr(w, delta_kind_text(call->delta->head.kind));
     if (!call->item->is_inputs) {
         jw_key(w, "output");
-        write_output(w, &call->job[0]);
+        write_job(w, call, 0, err);
     }
     if (call->item->is_inputs || call->params.n > 1) {
         jw_key(w, "outputs");
         jw_array(w);
         for (size_t i = 0; i < call->n_jobs; i++)
-            write_output(w, &call->job[i]);
+            write_job(w, call, i, err);
         jw_array_end(w);
     }
     write_usage(w, call);
     jw_object_end(w);
 }
 
-void infer_write_item(struct json_writer *w, const struct srv_request *r,
-                      const struct infer_item *item)
+void infer_write_item(struct json_writer *w, const struct srv_request *r, struct infer_item *item)
 {
     if (!item->is_tasks) {
-        write_call(w, r, &item->call[0]);
+        write_call(w, r, &item->call[0], &item->err);
         return;
     }
     jw_object(w);
@@ -437,12 +459,31 @@ void infer_write_item(struct json_writer *w, const struct srv_request *r,
     jw_key(w, "results");
     jw_array(w);
     for (size_t i = 0; i < item->n_specs; i++)
-        write_call(w, r, &item->call[i]);
+        write_call(w, r, &item->call[i], &item->err);
     jw_array_end(w);
     jw_object_end(w);
 }
 
-void infer_write(struct json_writer *w, const struct srv_request *r, const struct infer *in)
+/* One of `responses`: the answer object, or what went wrong, perhaps while it was written. */
+static void write_response(struct json_writer *w, const struct srv_request *r,
+                           struct infer_item *item)
+{
+    const struct json_writer before = *w;
+    const size_t n_before = w->out->n;
+
+    if (!item->err.code)
+        infer_write_item(w, r, item);
+    if (!item->err.code)
+        return;
+    *w = before;
+    w->out->n = n_before;
+    jw_object(w);
+    jw_key(w, "error");
+    srv_write_error(w, &item->err);
+    jw_object_end(w);
+}
+
+void infer_write(struct json_writer *w, const struct srv_request *r, struct infer *in)
 {
     if (!in->is_requests) {
         infer_write_item(w, r, &in->item[0]);
@@ -453,16 +494,8 @@ void infer_write(struct json_writer *w, const struct srv_request *r, const struc
     jw_cstr(w, r->id);
     jw_key(w, "responses");
     jw_array(w);
-    for (size_t i = 0; i < in->n_items; i++) {
-        if (!in->item[i].err.code) {
-            infer_write_item(w, r, &in->item[i]);
-            continue;
-        }
-        jw_object(w);
-        jw_key(w, "error");
-        srv_write_error(w, &in->item[i].err);
-        jw_object_end(w);
-    }
+    for (size_t i = 0; i < in->n_items; i++)
+        write_response(w, r, &in->item[i]);
     jw_array_end(w);
     jw_object_end(w);
 }

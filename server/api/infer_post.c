@@ -127,8 +127,12 @@ static enum srv_outcome on_finished(struct srv_request *r)
         collect_errors(r, &in->item[i]);
     if (!in->is_requests && in->item[0].err.code)
         return answer_error(r, &in->item[0].err);
-    name_version(r, in);
     infer_write(&w, r, in);
+    if (!in->is_requests && in->item[0].err.code) {
+        core_buf_release(&body);
+        return answer_error(r, &in->item[0].err);
+    }
+    name_version(r, in);
     srv_reply_json(r, 200, &body, &w);
     return SRV_ANSWERED;
 }

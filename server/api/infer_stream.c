@@ -39,15 +39,13 @@ static void add_end(struct srv_request *r, struct infer *in, const struct core_e
 {
     struct core_buf whole = {0};
     struct json_writer w = {.out = &whole};
-    struct core_err nan = {0};
+    struct infer_item *it = &in->item[0];
 
     if (!err->code) {
-        infer_write_item(&w, r, &in->item[0]);
-        if (w.has_nan)
-            core_err_set(&nan, CORE_E_INTERNAL, "the model's output is not a finite number");
-        else if (whole.is_short)
-            core_err_nomem(&nan, "answer");
-        err = &nan;
+        infer_write_item(&w, r, it);
+        if (whole.is_short && !it->err.code)
+            core_err_nomem(&it->err, "answer");
+        err = &it->err;
     }
     if (err->code) {
         r->reply.code = err->code;

@@ -12,6 +12,15 @@ from tests.integration.test_pressure import answer, send
 LONG = "a b c d " * 980000  # just below the largest body
 
 
+def overflowing(files):
+    """The same adapter with numbers that a model cannot compute with."""
+    data = files["adapter_model.safetensors"]
+    n = 8 + struct.unpack("<Q", data[:8])[0]
+    floats = struct.unpack(f"<{(len(data) - n) // 4}f", data[n:])
+    big = struct.pack(f"<{len(floats)}f", *(x * 1e36 for x in floats))
+    return {**files, "adapter_model.safetensors": data[:n] + big}
+
+
 def safetensors(shapes):
     """A file of tensors that are all 0.5."""
     header, at = {}, 0
@@ -108,6 +117,67 @@ class Texts(unittest.TestCase):
                 self.healthy(s)
             for connection in busy:
                 connection.close()
+
+
+class Elements(unittest.TestCase):
+    """What is wrong with one element is its own affair."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.s = Server("bert")
+        files = adapter_files("bert-peft-lora")
+        assert cls.s.put("good", files).status == 201
+        assert cls.s.put("bad", overflowing(files)).status == 201
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.s.__exit__(None, None, None)
+
+    def test_an_output_that_is_not_finite_fails_its_element_alone(self):
+        good, bad = {"task": "good", "input": "x"}, {"task": "bad", "input": "x"}
+        alone = self.s.infer(good).json["output"]
+        a = self.s.infer({"requests": [good, bad, {**bad, "inputs": ["y"], "input": None}, good]})
+        self.assertEqual(a.status, 200)
+        r = a.json["responses"]
+        self.assertEqual([r[0]["output"], r[3]["output"]], [alone] * 2)
+        for i, path in ((1, "requests[1].input"), (2, "requests[2].inputs[0]")):
+            self.assertEqual(list(r[i]), ["error"])
+            self.assertEqual((r[i]["error"]["code"], r[i]["error"]["param"]), ("internal", path))
+            self.assertIn("'bad'", r[i]["error"]["message"])
+        self.assertEqual(self.s.metrics()['peftd_requests_total{task="bad",code="500"}'], 2)
+
+    def test_otherwise_the_call_fails_and_says_where(self):
+        a = self.s.infer({"task": "bad", "input": "x"})
+        self.assertEqual(a.error, (500, "internal", "input"))
+        self.assertIsNone(a.headers["X-Peftd-Version"])
+        self.assertEqual(self.s.infer({"task": "bad", "inputs": ["x", "y"]}).error,
+                         (500, "internal", "inputs[0]"))
+        a = self.s.infer({"tasks": ["good", "bad"], "inputs": ["x"]})
+        self.assertEqual(a.error, (500, "internal", "inputs[0]"))
+        self.assertIn("'bad'", a.json["error"]["message"])
+
+    def test_a_message_begins_with_the_place_that_param_names(self):
+        ids = {"tokens": [1, 99999]}
+        for body, param in (
+                ({"task": "good", "input": ids}, "input.tokens"),
+                ({"task": "good", "inputs": ["x", ids]}, "inputs[1].tokens"),
+                ({"tasks": ["base", "good"], "inputs": ["x", ids]}, "inputs[1].tokens"),
+                ({"task": "good", "inputs": ["x", {"tokens": [1], "token_types": [9]}]},
+                 "inputs[1].token_types"),
+                ({"task": "good", "inputs": ["x", "y", {"tokens": []}]}, "inputs[2]"),
+                ({"task": "good", "inputs": ["x", "word " * 500]}, "inputs[1]"),
+                ({"task": "good", "input": {"messages": [{"role": "user", "content": "x"}]}},
+                 "input"),
+                ({"task": "good", "input": "x", "stream": True}, "stream")):
+            for prefix, call in (("", body), ("requests[1].", {"requests": [
+                    {"task": "good", "input": "x"}, body]})):
+                if prefix and param == "stream":
+                    continue
+                a = self.s.infer(call).json
+                e = a["error"] if not prefix else a["responses"][1]["error"]
+                self.assertEqual(e["param"], prefix + param)
+                self.assertTrue(e["message"].startswith(prefix + param + ": "), e["message"])
+                self.assertEqual(e["message"].count(param + ":"), 1, e["message"])
 
 
 class Sizes(unittest.TestCase):
