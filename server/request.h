@@ -4,7 +4,7 @@
  * At any time one thread drives a request: an HTTP thread calls `next`, which either
  * answers, drops the connection, or returns SRV_WAIT. Then the connection is
  * suspended (no thread waits) until somebody calls srv_request_wake(): a callback of
- * the engine, a worker of the store, the loop's timer. The HTTP thread then calls
+ * the engine, a worker of the store, the executor, the loop's timer. The HTTP thread then calls
  * `next` again. A wake that comes before the suspension is remembered, so none is
  * lost; `next` must look at what it waits for and may find it not there yet.
  *

@@ -101,8 +101,9 @@ struct infer_logprob {
     float logprob;
 };
 
-/* Owners: the HTTP thread (while it is prepared, a worker) until it is submitted, the engine thread
- * until is_done, then the HTTP thread again. While it streams, `text` is shared under sync.lock. */
+/* Owners: the HTTP thread (while it is encoded, the executor's) until it is submitted, the engine
+ * thread until is_done, then the HTTP thread again. While it streams, `text` is shared under
+ * sync.lock. */
 struct infer_job {
     struct infer_call *call;
     const struct task_input *input;

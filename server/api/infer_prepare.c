@@ -106,12 +106,29 @@ static unsigned completion_max(const struct infer_call *call, size_t i)
     return call->params.max_tokens < room ? call->params.max_tokens : (unsigned)room;
 }
 
+/* What the names of labels in an answer count for. One row of a tagger has the name of one
+ * label, in `tokens` and perhaps in `entities`; other rows have the names of all. */
+static uint64_t count_names(const struct delta_head *h)
+{
+    enum { NAME_BYTES = 16 }; /* in an answer a number takes about as many */
+    uint64_t all = 0, longest = 0;
+
+    for (unsigned i = 0; h->label && i < h->n_labels; i++) {
+        const uint64_t n = strlen(h->label[i]) / NAME_BYTES;
+
+        all += n;
+        longest = n > longest ? n : longest;
+    }
+    return h->kind == DELTA_TAGGING ? 2 * longest : all;
+}
+
 /* Numbers in the results of all inputs of the call. No sum comes near 2^64: a call has at
  * most 2^20 inputs, an input 2^25 tokens. */
 static uint64_t count_numbers(const struct infer_call *call)
 {
     const struct infer_params *p = &call->params;
     const struct delta_head *h = &call->delta->head;
+    const uint64_t n_row = h->n_labels + count_names(h);
     uint64_t n = 0;
 
     for (size_t i = 0; i < call->item->n_inputs; i++) {
@@ -119,7 +136,7 @@ static uint64_t count_numbers(const struct infer_call *call)
             n += p->n * ((p->logits ? model_config(call->r->srv->model)->n_vocab : 0) +
                          (p->logprobs ? 2ull * (1 + p->logprobs) * completion_max(call, i) : 0));
         else
-            n += (uint64_t)h->n_labels * (h->pool == DELTA_POOL_TOKENS ? call->text->enc[i].n : 1);
+            n += n_row * (h->pool == DELTA_POOL_TOKENS ? call->text->enc[i].n : 1);
     }
     return n;
 }

@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 import struct
 import time
 import unittest
@@ -101,6 +102,22 @@ class Texts(unittest.TestCase):
             s.wait_until(lambda: s.metrics().get('peftd_requests_total{task="p0",code="499"}'))
             self.assertEqual(s.infer({"task": "p0", "input": "x " * 40000,
                                       "parameters": {"truncate": True}}).status, 200)
+
+    def test_the_end_of_the_drain_is_the_end_of_an_encode(self):
+        with Server("bert", "--drain-seconds", "0.5") as s:
+            lora = adapter_files("bert-peft-lora")
+            names = [f"p{i}" for i in range(40)]
+            for i, name in enumerate(names):
+                s.put(name, with_task(lora, prompt=f"{i} {{input}}"))
+            body = json.dumps({"tasks": names, "input": LONG, "parameters": {"truncate": True}})
+            busy = [send(s, "POST", "/v1/infer", body.encode()) for _ in range(3)]
+            time.sleep(0.5)
+            s.process.send_signal(signal.SIGTERM)
+            for connection in busy:
+                status, reply = answer(connection)
+                self.assertEqual((status, reply["error"]["code"]), (503, "draining"))
+                connection.close()
+            self.assertEqual(s.process.wait(20), 0)
 
     def test_many_tasks_of_a_small_body_keep_no_http_thread(self):
         with Server("bert", "--http-threads", "2") as s:
@@ -222,6 +239,18 @@ class Sizes(unittest.TestCase):
             r = s.infer({"requests": [{"task": "base", "input": "x"}] * 3}).json["responses"]
             self.assertEqual(["error" in one for one in r], [False, False, True])
             self.assertEqual(r[2]["error"]["param"], "requests[2].input")
+
+    def test_names_of_labels_count_as_they_are_repeated(self):
+        with Server("bert") as s:
+            lora = adapter_files("bert-peft-lora")
+            labels = len(s.put("c", lora).json and s.infer({"task": "c", "input": "x"}).json[
+                "output"]["scores"])
+            names = [str(i) + "x" * 300000 for i in range(labels)]
+            self.assertEqual(s.put("wide", with_task(lora, labels=names)).status, 201)
+            n = labels * (1 + 300001 // 16)
+            self.assertEqual(s.infer({"task": "wide", "inputs": ["x"] * 3}).status, 200)
+            self.refused(s.infer({"task": "wide", "inputs": ["x"] * 1024}), 1024 * n, 16 << 20,
+                         "inputs")
 
     def test_the_results_of_a_generation_are_bounded(self):
         with Server("llama", "--max-result-numbers", "1000") as s:
