@@ -3,6 +3,7 @@
 #ifndef CORE_WEIGHTS_PICKLE_INTERNAL_H
 #define CORE_WEIGHTS_PICKLE_INTERNAL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,13 @@ struct pickle__tensor {
     uint64_t stride[TENSOR_MAX_DIMS]; /* values */
 };
 
+/* What a persistent id says. */
+struct pickle__storage {
+    enum tensor_type type;
+    struct pickle__text key;
+    uint64_t n; /* values */
+};
+
 struct pickle__entry {
     struct pickle__text name;
     size_t tensor; /* index; several names may share one */
@@ -39,11 +47,29 @@ struct pickle__dict {
     size_t n_entries;
     struct pickle__tensor *tensor;
     size_t n_tensors;
+    struct pickle__storage *storage; /* of each persistent id: a key may stand often */
+    size_t n_storages;
+};
+
+/* A file of torch before 1.6 begins with four pickles after its magic number: protocol
+ * version, system, the dict, and the storages' keys in the order in which they follow. */
+struct pickle__legacy {
+    struct pickle__dict dict;
+    struct pickle__text *key;
+    size_t n_keys;
+    size_t data_at; /* where the first storage begins */
 };
 
 /* CORE_E_ADAPTER_INVALID, CORE_E_ADAPTER_UNSUPPORTED (opcode, global or key
  * named), CORE_E_NOMEM. */
 int pickle__read(struct pickle__dict *out, const uint8_t *p, size_t n, struct core_err *err);
 void pickle__release(struct pickle__dict *d);
+
+/* True if the bytes begin with the magic number of such a file. */
+bool pickle__is_legacy(const uint8_t *p, size_t n);
+/* The same errors; on success pickle__legacy_release() ends it. */
+int pickle__read_legacy(struct pickle__legacy *out, const uint8_t *p, size_t n,
+                        struct core_err *err);
+void pickle__legacy_release(struct pickle__legacy *l);
 
 #endif

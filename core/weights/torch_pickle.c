@@ -8,10 +8,9 @@
 #include "core/base/alloc.h"
 #include "core/base/buf.h"
 #include "core/base/err.h"
-#include "core/weights/pickle_internal.h"
+#include "core/weights/torch_internal.h"
 #include "core/weights/weights.h"
 #include "core/weights/weights_internal.h"
-#include "core/weights/zip_internal.h"
 
 /* Where the bytes of a member or of a tensor come to lie in the owned block. */
 struct place {
@@ -23,6 +22,7 @@ struct reader {
     struct zip__archive zip;
     struct core_buf prefix;   /* "<archive>/", then what is looked for */
     size_t n_prefix;          /* bytes of "<archive>/" */
+    const char *folder;       /* of storages: "data/", or "" in a legacy file */
     uint8_t *inflated_pickle; /* NULL if data.pkl is stored */
     struct pickle__dict dict;
     struct place *member;      /* of each zip member */
@@ -167,7 +167,7 @@ static bool is_row_major(const struct pickle__tensor *t)
 
 static const struct zip__member *storage_of(struct reader *r, const struct pickle__tensor *t)
 {
-    return find(r, "data/", t->storage.p, t->storage.n);
+    return find(r, r->folder, t->storage.p, t->storage.n);
 }
 
 /* Checks tensor i, which the file calls `name`, and places what must be copied. */
@@ -294,35 +294,32 @@ static int read_tensors(struct reader *r, struct tensor_list *out)
     return rc;
 }
 
-static int check_kind_of_file(const uint8_t *p, size_t n, struct core_err *err)
+/* A zip archive. */
+static int read_zip(struct reader *r, const void *bytes, size_t n_bytes)
 {
-    /* Before torch 1.6: PROTO 2, LONG1 of 10 bytes, the magic number. */
-    static const uint8_t legacy[] = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46};
+    int rc = 0;
 
-    if (n >= 2 && memcmp(p, "PK", 2) == 0)
-        return 0;
-    if (n >= sizeof(legacy) && memcmp(p, legacy, sizeof(legacy)) == 0)
-        return core_err_set(err, CORE_E_ADAPTER_UNSUPPORTED,
-                            "torch file: in the format of torch before 1.6; load and save it again "
-                            "with a newer torch");
-    return core_err_set(err, CORE_E_ADAPTER_INVALID, "torch file: not a zip archive");
+    if (n_bytes < 2 || memcmp(bytes, "PK", 2) != 0)
+        return core_err_set(r->err, CORE_E_ADAPTER_INVALID,
+                            "torch file: neither a zip archive nor of torch before 1.6");
+    r->folder = "data/";
+    rc = zip__open(&r->zip, bytes, n_bytes, r->err);
+    if (rc == 0)
+        rc = find_prefix(r);
+    if (rc == 0)
+        rc = check_byteorder(r);
+    return rc < 0 ? rc : read_pickle(r);
 }
 
 int torch_pickle_read(const void *bytes, size_t n_bytes, size_t inflate_max,
                       struct tensor_list *out, void **owned, struct core_err *err)
 {
-    struct reader r = {.owned_max = inflate_max, .err = err};
+    struct reader r = {.folder = "", .owned_max = inflate_max, .err = err};
     const size_t n_before = out->n;
-    int rc = check_kind_of_file(bytes, n_bytes, err);
+    int rc = pickle__is_legacy(bytes, n_bytes)
+                 ? torch__read_legacy(&r.zip, &r.dict, bytes, n_bytes, err)
+                 : read_zip(&r, bytes, n_bytes);
 
-    if (rc == 0)
-        rc = zip__open(&r.zip, bytes, n_bytes, err);
-    if (rc == 0)
-        rc = find_prefix(&r);
-    if (rc == 0)
-        rc = check_byteorder(&r);
-    if (rc == 0)
-        rc = read_pickle(&r);
     if (rc == 0)
         rc = read_tensors(&r, out);
     if (rc < 0)

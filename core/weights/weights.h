@@ -29,7 +29,8 @@ struct gguf;
 int safetensors_read(const void *bytes, size_t n_bytes, struct tensor_list *out,
                      struct core_err *err);
 
-/* Torch zip pickle (`.bin`, `.pt`) of a state dict: a flat map name -> tensor.
+/* Torch pickle (`.bin`, `.pt`) of a state dict: a flat map name -> tensor; a zip archive, or
+ * the format of torch before 1.6 (torch_legacy.c).
  * An interpreter of the opcodes that such a file needs (protocol 2 to 5,
  * torch._utils._rebuild_tensor_v2, torch.*Storage persistent ids, OrderedDict,
  * _rebuild_parameter); every other opcode or global is refused by name

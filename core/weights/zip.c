@@ -180,6 +180,16 @@ static int by_name(const void *a, const void *b)
     return order ? order : (x->n_name > y->n_name) - (x->n_name < y->n_name);
 }
 
+bool zip__sort(struct zip__archive *z)
+{
+    if (z->n > 1)
+        qsort(z->member, z->n, sizeof(*z->member), by_name);
+    for (size_t i = 1; i < z->n; i++)
+        if (by_name(&z->member[i - 1], &z->member[i]) == 0)
+            return false;
+    return true;
+}
+
 int zip__open(struct zip__archive *z, const void *bytes, size_t n_bytes, struct core_err *err)
 {
     const struct weights__cursor file = {.p = bytes, .n = n_bytes};
@@ -198,13 +208,9 @@ int zip__open(struct zip__archive *z, const void *bytes, size_t n_bytes, struct 
         if (rc < 0)
             goto out;
     }
-    if (opened.n > 1)
-        qsort(opened.member, opened.n, sizeof(*opened.member), by_name);
-    for (size_t i = 1; i < opened.n; i++) {
-        if (by_name(&opened.member[i - 1], &opened.member[i]) == 0) {
-            rc = damaged(err, "two members have the same name");
-            goto out;
-        }
+    if (!zip__sort(&opened)) {
+        rc = damaged(err, "two members have the same name");
+        goto out;
     }
     *z = opened;
     opened = (struct zip__archive){0};

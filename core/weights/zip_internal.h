@@ -34,6 +34,8 @@ struct zip__archive {
 /* CORE_E_ADAPTER_INVALID, CORE_E_ADAPTER_UNSUPPORTED, CORE_E_NOMEM. */
 int zip__open(struct zip__archive *z, const void *bytes, size_t n_bytes, struct core_err *err);
 void zip__release(struct zip__archive *z);
+/* Sorts members that were put together in another way; false if a name stands twice. */
+bool zip__sort(struct zip__archive *z);
 
 /* NULL if there is no such member. */
 const struct zip__member *zip__find(const struct zip__archive *z, const char *name, size_t n_name);

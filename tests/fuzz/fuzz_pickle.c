@@ -1,6 +1,7 @@
-/* Whatever the bytes: no crash, and no more memory than allowed. Input that does
- * not look like a zip archive is put into one as data.pkl, beside a storage "0" of
- * 64 bytes, so that the fuzzer need not find its way through a zip to the opcodes. */
+/* Whatever the bytes: no crash, and no more memory than allowed. Input that looks neither
+ * like a zip archive nor like a file of torch before 1.6 is put into one as data.pkl, beside a
+ * storage "0" of 64 bytes, so that the fuzzer need not find its way through a zip to the opcodes.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,7 +88,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     struct core_buf b;
 
-    if (n >= 2 && memcmp(bytes, "PK", 2) == 0) {
+    if ((n >= 2 && memcmp(bytes, "PK", 2) == 0) ||
+        (n >= 4 && bytes[0] == 0x80 && memcmp(bytes + 2, "\x8a\x0a", 2) == 0)) {
         read_file(bytes, n);
         return 0;
     }

@@ -91,14 +91,37 @@ def torch_files(folder: Path) -> None:
     save_expected(folder / "deflated.bin", views)
 
     torch.save({"w": torch.ones(2), "x": Evil()}, folder / "evil.bin")
-    legacy = io.BytesIO()
-    torch.save({"w": torch.ones(2)}, legacy, _use_new_zipfile_serialization=False)
-    (folder / "legacy.bin").write_bytes(legacy.getvalue()[:64])  # what follows holds memory addresses
+    legacy_files(folder, readable, views)
     torch.save({"state_dict": {"w": torch.ones(2)}}, folder / "nested.bin")
     torch.save({"w": torch.ones(2), "epoch": 3}, folder / "epoch.bin")
     torch.save({"w": torch.ones(2), "names": ["a", "b"]}, folder / "list.bin")
     torch.save({"w": torch.ones(1, 1, 1, 1, 1)}, folder / "dims5.bin")
     torch.save({"w": torch.ones(2, dtype=torch.complex64)}, folder / "complex.bin")
+
+
+def save_legacy(path: Path, tensors: dict, **options) -> None:
+    """As torch before 1.6. Storages are called by their addresses, so the bytes differ from run to run."""
+    torch.save(tensors, path, _use_new_zipfile_serialization=False, **options)
+
+
+def legacy_files(folder: Path, readable: dict, views: dict) -> None:
+    """The same dicts again: what is expected stands beside the files of today. A few have no such file."""
+    half = {name: t.detach().to(torch.float16) if t.is_floating_point() else t for name, t in views.items()}
+    for name, tensors in readable.items():
+        save_legacy(folder / f"legacy_{name}", tensors)
+    for protocol in (3, 4, 5):
+        save_legacy(folder / f"legacy_protocol{protocol}.bin", views, pickle_protocol=protocol)
+    for name, tensors in {"half": half, "empty": {}}.items():
+        save_legacy(folder / f"legacy_{name}.bin", tensors)
+        save_expected(folder / f"legacy_{name}.bin", tensors)
+    save_legacy(folder / "legacy_evil.bin", {"w": torch.ones(2), "x": Evil()})
+
+
+def legacy_adapter(folder: Path) -> None:
+    """The files of a cell of AdapterHub, a bottleneck and a static head, as adapter-transformers 1 wrote them."""
+    cell = folder.parent / "cells" / "bert-ah-static" / "adapter"
+    for name in ("pytorch_adapter", "pytorch_model_head"):
+        save_legacy(folder / f"legacy_{name}.bin", torch.load(cell / f"{name}.bin", weights_only=True))
 
 
 def deflate(source: Path, target: Path) -> None:
@@ -224,6 +247,7 @@ def main() -> None:
         gguf_files(folder)
     if importlib.util.find_spec("adapters"):
         adapters_files(folder)
+    legacy_adapter(folder)
 
 
 if __name__ == "__main__":

@@ -497,6 +497,43 @@ static void same_program(const struct adapter *a, const char *cell)
     drop_adapter(&b);
 }
 
+static void put_golden(struct adapter *a, const char *name, const char *golden)
+{
+    struct core_map map = {0};
+    char path[200];
+
+    snprintf(path, sizeof(path), "tests/golden/weights/%s", golden);
+    ck_assert_int_eq(core_map_open(&map, path, NULL), 0);
+    put_file(a, name, map.bytes, map.n_bytes);
+    core_map_release(&map);
+}
+
+/* The cell's tensors once more, pickled without a zip around them. */
+START_TEST(adapters_and_heads_of_torch_before_1_6_are_read)
+{
+    struct adapter a = {0};
+    struct delta *got, *want;
+
+    ck_assert(load_cell(&a, "bert-ah-static"));
+    want = compile(&a);
+    put_golden(&a, "pytorch_adapter.bin", "legacy_pytorch_adapter.bin");
+    put_golden(&a, "pytorch_model_head.bin", "legacy_pytorch_model_head.bin");
+    same_program(&a, "bert-ah-static");
+    got = compile(&a);
+    for (unsigned layer = 0; layer < 3; layer++) {
+        const struct delta_lowrank *g = lowrank_at(got, layer, SITE_FFN_JOIN);
+        const struct delta_lowrank *w = lowrank_at(want, layer, SITE_FFN_JOIN);
+
+        same_floats(g->down.data, w->down.data, 10 * 40);
+        same_floats(g->up.data, w->up.data, 10 * 40);
+    }
+    same_floats(got->head.step[0].bias, want->head.step[0].bias, 3);
+    delta_free(got);
+    delta_free(want);
+    drop_adapter(&a);
+}
+END_TEST
+
 static const struct {
     const char *cell, *file, *from, *to;
 } old_forms[] = {
@@ -857,6 +894,7 @@ Suite *read_adapterhub_suite(void)
     tcase_add_test(t, names_of_old_files_are_read);
     tcase_add_loop_test(t, configurations_of_old_versions_mean_the_same, 0,
                         sizeof(old_forms) / sizeof(old_forms[0]));
+    tcase_add_test(t, adapters_and_heads_of_torch_before_1_6_are_read);
     tcase_add_test(t, invertible_adapters_are_refused_by_name);
     tcase_add_test(t, names_without_the_models_own_prefix_or_with_a_wrappers_are_read);
     tcase_add_test(t, bottlenecks_hooked_into_a_base_with_norms_after_are_refused);

@@ -25,19 +25,31 @@ static int read_all(const void *bytes, size_t n, struct core_err *err)
 
 static const struct {
     const char *file;
-    bool is_copied; /* something had to be copied out of the file */
+    bool is_copied;   /* something had to be copied out of the file */
+    const char *like; /* the file beside which the expected tensors stand; NULL: this one */
 } readable[] = {
-    {"types.bin", false},
-    {"module.bin", false},
-    {"many.bin", false},
-    {"views.bin", true},
-    {"ordered.bin", true},
-    {"protocol3.bin", true},
-    {"protocol4.bin", true},
-    {"protocol5.bin", true},
-    {"deflated.bin", true},
-    {"adapters_prefix.bin", false},
-    {"adapters_bottleneck.bin", false},
+    {"types.bin", false, NULL},
+    {"module.bin", false, NULL},
+    {"many.bin", false, NULL},
+    {"views.bin", true, NULL},
+    {"ordered.bin", true, NULL},
+    {"protocol3.bin", true, NULL},
+    {"protocol4.bin", true, NULL},
+    {"protocol5.bin", true, NULL},
+    {"deflated.bin", true, NULL},
+    {"adapters_prefix.bin", false, NULL},
+    {"adapters_bottleneck.bin", false, NULL},
+    /* as torch before 1.6 */
+    {"legacy_types.bin", false, "types.bin"},
+    {"legacy_module.bin", false, "module.bin"},
+    {"legacy_many.bin", false, "many.bin"},
+    {"legacy_views.bin", true, "views.bin"},
+    {"legacy_ordered.bin", true, "ordered.bin"},
+    {"legacy_protocol3.bin", true, "protocol3.bin"},
+    {"legacy_protocol4.bin", true, "protocol4.bin"},
+    {"legacy_protocol5.bin", true, "protocol5.bin"},
+    {"legacy_half.bin", true, NULL},
+    {"legacy_empty.bin", false, NULL},
 };
 
 START_TEST(a_file_reads_as_torch_reads_it)
@@ -52,7 +64,7 @@ START_TEST(a_file_reads_as_torch_reads_it)
     ck_assert_msg(torch_pickle_read(bytes, n, UNPACK_MAX, &l, &owned, &err) == 0, "%s: %s", file,
                   err.msg);
     ck_assert_msg(!!owned == readable[_i].is_copied, "%s", file);
-    assert_as_expected(file, &l);
+    assert_as_expected(readable[_i].like ? readable[_i].like : file, &l);
     tensor_list_release(&l);
     core_free(owned);
     free(bytes);
@@ -72,7 +84,7 @@ START_TEST(types_are_those_of_the_storages)
     struct tensor_list l = {0};
     void *owned = NULL;
     size_t n;
-    uint8_t *bytes = golden_bytes("types.bin", &n);
+    uint8_t *bytes = golden_bytes(_i ? "legacy_types.bin" : "types.bin", &n);
 
     ck_assert_int_eq(torch_pickle_read(bytes, n, 0, &l, &owned, NULL), 0);
     ck_assert_int_eq(tensor_list_sort(&l, NULL), 0);
@@ -88,7 +100,7 @@ START_TEST(contiguous_tensors_are_lent_and_may_share_a_storage)
     struct tensor_list l = {0};
     void *owned = NULL;
     size_t n;
-    uint8_t *bytes = golden_bytes("views.bin", &n);
+    uint8_t *bytes = golden_bytes(_i ? "legacy_views.bin" : "views.bin", &n);
     const struct tensor *whole, *rows;
 
     ck_assert_int_eq(torch_pickle_read(bytes, n, UNPACK_MAX, &l, &owned, NULL), 0);
@@ -110,13 +122,13 @@ static const struct {
     const char *says;
 } refused[] = {
     {"evil.bin", CORE_E_ADAPTER_UNSUPPORTED, "global posix.system"},
-    {"legacy.bin", CORE_E_ADAPTER_UNSUPPORTED, "torch before 1.6"},
+    {"legacy_evil.bin", CORE_E_ADAPTER_UNSUPPORTED, "global posix.system"},
     {"nested.bin", CORE_E_ADAPTER_UNSUPPORTED, "the value of state_dict is a dict"},
     {"epoch.bin", CORE_E_ADAPTER_UNSUPPORTED, "the value of epoch is an int"},
     {"list.bin", CORE_E_ADAPTER_UNSUPPORTED, "EMPTY_LIST"},
     {"dims5.bin", CORE_E_ADAPTER_UNSUPPORTED, "tensor w: 5 dimensions"},
     {"complex.bin", CORE_E_ADAPTER_UNSUPPORTED, "global torch.ComplexFloatStorage"},
-    {"types.safetensors", CORE_E_ADAPTER_INVALID, "not a zip archive"},
+    {"types.safetensors", CORE_E_ADAPTER_INVALID, "neither a zip archive"},
 };
 
 START_TEST(what_is_not_a_flat_state_dict_is_refused_by_name)
@@ -160,7 +172,9 @@ END_TEST
 
 START_TEST(a_file_survives_every_truncation_mutation_and_allocation_failure)
 {
-    static const char *const files[] = {"views.bin", "deflated.bin", "module.bin", "protocol4.bin"};
+    static const char *const files[] = {
+        "views.bin",        "deflated.bin",      "module.bin",       "protocol4.bin",
+        "legacy_views.bin", "legacy_module.bin", "legacy_types.bin", "legacy_protocol4.bin"};
     size_t n;
     uint8_t *bytes = golden_bytes(files[_i], &n);
 
@@ -384,6 +398,84 @@ START_TEST(a_shape_of_more_dims_than_torch_has_is_refused)
 }
 END_TEST
 
+/* ---- before torch 1.6 ----------------------------------------------------- */
+
+#define MAGIC "\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+#define VERSION "\x80\2M\xe9\3."
+#define BEFORE MAGIC VERSION "\x80\2}."
+#define OLD_STORAGE(type, n, view) \
+    "(" TEXT("\7", "storage") GLOBAL("torch", type) TEXT("\1", "0") TEXT("\3", "cpu") n view "tQ"
+#define OLD_BYTES OLD_STORAGE("ByteStorage", "K\4", "N")
+#define OLD_DICT DICT(NAME TENSOR(OLD_BYTES, "K\1", "K\3\x85", "K\1\x85"))
+#define KEYS(texts) "\x80\2](" texts "e."
+#define KEY TEXT("\1", "0")
+#define COUNT4 "\4\0\0\0\0\0\0\0"
+
+static const struct {
+    const char *file;
+    size_t n;
+    int rc;
+    const char *says;
+} old[] = {
+#define CASE(file, rc, says)             \
+    {                                    \
+        file, sizeof(file) - 1, rc, says \
+    }
+    CASE(BEFORE OLD_DICT KEYS(KEY) COUNT4 "abcd", 0, ""),
+    CASE(BEFORE OLD_DICT KEYS(KEY) COUNT4 "abcd and what follows", 0, ""),
+    CASE(BEFORE OLD_DICT "\x80\2]" KEY "a." COUNT4 "abcd", 0, ""),
+    CASE(BEFORE "\x80\2}.\x80\2].", 0, ""),
+    CASE(BEFORE OLD_DICT KEYS(KEY) COUNT4 "abc", CORE_E_ADAPTER_INVALID,
+         "storage 0: the file ends in it"),
+    CASE(BEFORE OLD_DICT KEYS(KEY) "\4\0\0", CORE_E_ADAPTER_INVALID, "ends before its 1 storages"),
+    CASE(BEFORE OLD_DICT KEYS(KEY) "\5\0\0\0\0\0\0\0abcde", CORE_E_ADAPTER_INVALID,
+         "its count is not"),
+    CASE(BEFORE OLD_DICT KEYS("") COUNT4 "abcd", CORE_E_ADAPTER_INVALID,
+         "tensor w: its storage is not in the file"),
+    CASE(BEFORE OLD_DICT KEYS(KEY KEY) COUNT4 "abcd" COUNT4 "abcd", CORE_E_ADAPTER_INVALID,
+         "key stands twice"),
+    CASE(BEFORE OLD_DICT KEYS(TEXT("\1", "1")) COUNT4 "abcd", CORE_E_ADAPTER_INVALID,
+         "storage 1: no persistent id"),
+    CASE(BEFORE OLD_DICT KEYS("K\1") COUNT4 "abcd", CORE_E_ADAPTER_INVALID, "not a string"),
+    CASE(BEFORE OLD_DICT "\x80\2}.", CORE_E_ADAPTER_INVALID, "keys are not a list"),
+    CASE(BEFORE OLD_DICT "\x80\2}" KEY "a.", CORE_E_ADAPTER_INVALID, "what is no list"),
+    CASE(BEFORE OLD_DICT "\x80\2a.", CORE_E_ADAPTER_INVALID, "the stack is empty"),
+    CASE(BEFORE OLD_DICT "\x80\2]e.", CORE_E_ADAPTER_INVALID, "no mark"),
+    CASE(BEFORE OLD_DICT "\x80\2]].", CORE_E_ADAPTER_UNSUPPORTED, "EMPTY_LIST"),
+    CASE(BEFORE DICT(NAME "]"), CORE_E_ADAPTER_UNSUPPORTED, "EMPTY_LIST"),
+    CASE(BEFORE DICT(NAME TENSOR(OLD_STORAGE("ByteStorage", "K\4", ")"), "K\0", ")", ")")),
+         CORE_E_ADAPTER_UNSUPPORTED, "a view of a storage"),
+    CASE(BEFORE DICT(NAME TENSOR(OLD_BYTES, "K\2", "K\3\x85", "K\1\x85")) KEYS(KEY) COUNT4 "abcd",
+         CORE_E_ADAPTER_INVALID, "reaches beyond"),
+    CASE(BEFORE DICT(NAME TENSOR(OLD_BYTES, "K\0", ")", ")") "s" TEXT("\1", "v") TENSOR(
+             OLD_STORAGE("CharStorage", "K\4", "N"), "K\0", ")", ")")) KEYS(KEY) COUNT4 "abcd",
+         CORE_E_ADAPTER_INVALID, "tell it differently"),
+    CASE(BEFORE DICT(NAME TENSOR(
+             OLD_STORAGE("LongStorage", "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f", "N"), "K\0",
+             ")", ")")) KEYS(KEY) "\xff\xff\xff\xff\xff\xff\xff\x7f",
+         CORE_E_ADAPTER_INVALID, "too large"),
+    CASE(MAGIC "\x80\2M\xea\3.", CORE_E_ADAPTER_UNSUPPORTED, "protocol version is not 1001"),
+    CASE(MAGIC "\x80\2}.", CORE_E_ADAPTER_UNSUPPORTED, "protocol version is not 1001"),
+    CASE(MAGIC VERSION, CORE_E_ADAPTER_INVALID, "no STOP"),
+    CASE("\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x18.", CORE_E_ADAPTER_INVALID,
+         "neither a zip archive"),
+#undef CASE
+};
+
+START_TEST(each_rule_of_the_format_before_torch_1_6_is_kept)
+{
+    struct core_err err = {0};
+    uint8_t *exact = malloc(old[_i].n);
+    int rc;
+
+    memcpy(exact, old[_i].file, old[_i].n);
+    rc = read_all(exact, old[_i].n, &err);
+    free(exact);
+    ck_assert_msg(rc == old[_i].rc, "file %d: rc %d, %s", _i, rc, err.msg);
+    ck_assert_msg(strstr(err.msg, old[_i].says), "file %d: %s", _i, err.msg);
+}
+END_TEST
+
 /* ---- archives ------------------------------------------------------------ */
 
 START_TEST(the_archive_must_hold_one_little_endian_state_dict)
@@ -442,12 +534,12 @@ Suite *torch_pickle_suite(void)
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, a_file_reads_as_torch_reads_it, 0,
                         sizeof(readable) / sizeof(readable[0]));
-    tcase_add_test(t, types_are_those_of_the_storages);
-    tcase_add_test(t, contiguous_tensors_are_lent_and_may_share_a_storage);
+    tcase_add_loop_test(t, types_are_those_of_the_storages, 0, 2);
+    tcase_add_loop_test(t, contiguous_tensors_are_lent_and_may_share_a_storage, 0, 2);
     tcase_add_loop_test(t, what_is_not_a_flat_state_dict_is_refused_by_name, 0,
                         sizeof(refused) / sizeof(refused[0]));
     tcase_add_test(t, what_has_to_be_copied_is_bounded_by_inflate_max);
-    tcase_add_loop_test(t, a_file_survives_every_truncation_mutation_and_allocation_failure, 0, 4);
+    tcase_add_loop_test(t, a_file_survives_every_truncation_mutation_and_allocation_failure, 0, 8);
     tcase_add_loop_test(t, each_rule_of_the_machine_is_kept, 0,
                         sizeof(programs) / sizeof(programs[0]));
     tcase_add_test(t, negative_and_long_integers_are_twos_complement);
@@ -455,6 +547,8 @@ Suite *torch_pickle_suite(void)
     tcase_add_test(t, the_stack_is_bounded);
     tcase_add_test(t, the_number_of_opcodes_is_bounded);
     tcase_add_test(t, a_shape_of_more_dims_than_torch_has_is_refused);
+    tcase_add_loop_test(t, each_rule_of_the_format_before_torch_1_6_is_kept, 0,
+                        sizeof(old) / sizeof(old[0]));
     tcase_add_test(t, the_archive_must_hold_one_little_endian_state_dict);
     tcase_add_test(t, a_storage_that_the_archive_lacks_is_named_with_its_tensor);
     suite_add_tcase(s, t);

@@ -113,6 +113,56 @@ START_TEST(a_folder_of_shards_opens_as_one)
 }
 END_TEST
 
+START_TEST(a_folder_of_torch_files_opens_whatever_torch_wrote_them)
+{
+    static const char *const file[] = {"module.bin", "legacy_module.bin"};
+    struct weights *w = NULL;
+    struct core_err err = {0};
+
+    copy_golden(file[_i], "pytorch_model.bin");
+    ck_assert_msg(weights_open(&w, dir, &err) == 0, "%s", err.msg);
+    ck_assert_uint_eq(weights_tensors(w)->n, 9);
+    ck_assert(tensor_is(tensor_list_find(weights_tensors(w), "0.weight"), 2, 4, 3));
+    weights_close(&w);
+}
+END_TEST
+
+/* Whatever stands in a name elsewhere, and whatever the name of an adapter. */
+START_TEST(names_become_todays_only_where_they_are_old)
+{
+    static const struct {
+        const char *old, *today;
+    } row[] = {
+        {"bert.embeddings.LayerNorm.gamma", "bert.embeddings.LayerNorm.weight"},
+        {"LayerNorm.beta", "LayerNorm.bias"},
+        {"layer_scale.gamma", "layer_scale.gamma"},
+        {"MyLayerNorm.gamma", "MyLayerNorm.gamma"},
+        {"LayerNorm.gamma.weight", "LayerNorm.gamma.weight"},
+        {"module.a.module.b", "a.module.b"},
+        {"heads.module.1.weight", "heads.module.1.weight"},
+        {"modules.a", "modules.a"},
+        {"a._orig_mod.b._orig_mod.c", "a.b.c"},
+        {"_orig_mod._orig_mod.module.LayerNorm.gamma", "LayerNorm.weight"},
+        {"a_orig_mod.b", "a_orig_mod.b"},
+        {"_orig_mod", "_orig_mod"},
+        {"module.", "module."}, /* nothing would be left */
+        {"", ""},
+    };
+    struct tensor_list l = {0};
+    const size_t n = sizeof(row) / sizeof(row[0]);
+
+    for (size_t i = 0; i < n; i++) {
+        const struct tensor t = {.name = row[i].old, .type = TENSOR_F32};
+
+        ck_assert_int_eq(tensor_list_add(&l, &t, NULL), 0);
+    }
+    ck_assert_int_eq(weights_names_today(&l, NULL), 0);
+    for (size_t i = 0; i < n; i++)
+        ck_assert_str_eq(l.t[i].name, row[i].today);
+    tensor_list_release(&l);
+}
+END_TEST
+
 START_TEST(a_gguf_file_opens_with_its_metadata)
 {
     struct weights *w = NULL;
@@ -276,11 +326,13 @@ Suite *weights_suite(void)
 
     tcase_add_test(t, a_folder_of_one_file_opens);
     tcase_add_test(t, a_folder_of_shards_opens_as_one);
+    tcase_add_test(t, names_become_todays_only_where_they_are_old);
     tcase_add_test(t, a_gguf_file_opens_with_its_metadata);
     suite_add_tcase(s, t);
 
     t = tcase_create("folders");
     tcase_add_checked_fixture(t, make_dir, remove_dir);
+    tcase_add_loop_test(t, a_folder_of_torch_files_opens_whatever_torch_wrote_them, 0, 2);
     tcase_add_test(t, a_folder_of_a_torch_file_opens);
     tcase_add_test(t, a_folder_of_torch_shards_opens);
     tcase_add_test(t, safetensors_win_over_torch);
