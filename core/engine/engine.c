@@ -129,14 +129,13 @@ static int alloc_thread_data(struct engine *e, size_t n_blocks, struct core_err 
     const size_t n = e->opt.max_batch_jobs;
 
     e->thread_data.active = core_calloc(n, sizeof(*e->thread_data.active));
-    e->thread_data.slot = core_calloc(n, sizeof(*e->thread_data.slot));
-    e->thread_data.free_block = core_calloc(n_blocks, sizeof(uint32_t));
+    e->thread_data.slot =
+        core_calloc(n * model_config(e->m)->n_stacks, sizeof(*e->thread_data.slot));
     e->sampler = core_calloc(pool_size(e->pool), sizeof(*e->sampler));
-    if (!e->thread_data.active || !e->thread_data.slot || !e->thread_data.free_block || !e->sampler)
+    if (!e->thread_data.active || !e->thread_data.slot || !e->sampler)
         return core_err_nomem(err, "engine");
-    for (size_t i = 0; i < n_blocks; i++)
-        e->thread_data.free_block[i] = (uint32_t)(n_blocks - 1 - i);
-    e->thread_data.n_blocks = e->thread_data.n_free_blocks = n_blocks;
+    if (kv_init(&e->thread_data.kv, e->fwd, n_blocks, err) < 0)
+        return CORE_E_NOMEM;
     e->synced_data.stats.kv_blocks_total = n_blocks; /* no thread yet */
     for (unsigned w = 0; model_last_stack(model_config(e->m))->is_causal && w < pool_size(e->pool);
          w++) {
@@ -165,7 +164,7 @@ static int start(struct engine *e, struct core_err *err)
     if (rc < 0)
         return rc;
     fo = (struct fwd_options){.max_rows = e->opt.max_batch_tokens,
-                              .max_seqs = e->opt.max_batch_jobs,
+                              .max_seqs = e->opt.max_batch_jobs * model_config(e->m)->n_stacks,
                               .context_max = e->context_max,
                               .n_kv_blocks = n_blocks};
     rc = fwd_new(&e->fwd, e->m, e->pool, &fo, err);
@@ -217,7 +216,7 @@ void engine_free(struct engine **ep)
     core_free(e->sampler);
     core_free(e->thread_data.active);
     core_free(e->thread_data.slot);
-    core_free(e->thread_data.free_block);
+    kv_release(&e->thread_data.kv);
     fwd_free(&e->fwd);
     delta_free(e->base);
     pool_free(&e->pool);

@@ -9,6 +9,7 @@
 #include "core/base/err.h"
 #include "core/base/lock.h"
 #include "core/engine/engine.h"
+#include "core/engine/kv.h"
 #include "core/fwd/batch.h"
 #include "core/pool/pool.h"
 
@@ -24,20 +25,29 @@ struct engine_job {
     void *arg;
     atomic_bool is_cancelled; /* any thread sets it */
 
-    size_t n_prompt;                  /* tokens given; in.n_tokens are those that the head needs */
-    int32_t *ids;                     /* [n_tokens + max_tokens]: prompt, then what was produced */
-    int32_t *types;                   /* [n_tokens] */
-    uint32_t *kv_block;               /* [n_blocks] */
-    uint32_t n_blocks, n_blocks_held; /* at most; now */
-    float *out;                       /* results, see engine_job_output() */
+    size_t n_given;     /* tokens of the input; in.n_tokens are those that the head needs */
+    int32_t *ids;       /* [n_prompt + max_tokens]: prompt, then what was produced */
+    int32_t *types;     /* [n_prompt] */
+    size_t n_prompt;    /* in.n_tokens, or what the target of an encoder-decoder begins with */
+    struct kv_table kv; /* causal */
+    /* Of an encoder-decoder: the input, which the first stack sees whole. */
+    struct {
+        int32_t *ids; /* [n], or NULL: the model has one stack */
+        uint32_t n;
+        bool is_done; /* its keys stand in kv */
+        struct kv_table kv;
+    } source;
+    float *out; /* results, see engine_job_output() */
     size_t out_rows, out_cols;
     float *mean; /* [d_model] for mean pooling, else NULL */
 
     uint32_t n_done;      /* tokens that the model has seen */
     uint32_t n_generated; /* tokens produced */
     uint32_t n_rows;      /* tokens that it sees in the coming step */
+    bool has_source_rows; /* the coming step sees its source, too */
     bool is_generation;
-    bool is_active; /* not waiting */
+    bool is_active;  /* not in the queue */
+    bool is_waiting; /* for another that computes the same prompt: no rows in this step */
     uint64_t rng;
 
     /* the token that a worker sampled in this step */
@@ -50,6 +60,12 @@ struct engine_job {
     enum engine_finish finish;
     struct core_err err;
     struct engine_times times;
+};
+
+/* What a step computes of a job: its source, or its own next rows. */
+struct engine_slot {
+    struct engine_job *job;
+    bool is_source;
 };
 
 /* First in, first out. */
@@ -83,10 +99,10 @@ struct engine {
         struct engine_list waiting; /* by priority, then arrival */
         struct engine_job **active; /* [max_batch_jobs], in order of their start */
         size_t n_active;
-        struct engine_job **slot; /* [max_batch_jobs], the coming step: by task */
+        struct engine_slot *slot; /* [n_stacks * max_batch_jobs], the coming step: by stack,
+                                   * then by task */
         size_t n_slots;
-        uint32_t *free_block; /* stack */
-        size_t n_free_blocks, n_blocks;
+        struct kv kv;
     } thread_data;
 
     struct {

@@ -46,7 +46,7 @@ static int check(const struct engine *e, const struct engine_input *in, const st
 
     if (in->n_tokens == 0)
         return core_err_set_param(err, CORE_E_BAD_FIELD, "input", "the input has no tokens");
-    if (is_generation && !model_last_stack(c)->is_causal)
+    if (is_generation && !c->has_lm_head)
         return core_err_set(err, CORE_E_WRONG_KIND, "this model does not generate text");
     if (is_generation && in->max_tokens == 0)
         return core_err_set_param(err, CORE_E_BAD_FIELD, "parameters.max_tokens",
@@ -76,36 +76,75 @@ static void size_output(struct engine_job *job, const struct model_config *c)
         job->out_rows = job->in.wants_logits;
         job->out_cols = c->n_vocab;
     } else {
-        job->out_rows = h->pool == DELTA_POOL_TOKENS ? job->in.n_tokens : 1;
+        job->out_rows = h->pool == DELTA_POOL_TOKENS ? job->n_prompt : 1;
         job->out_cols = h->n_labels;
     }
+}
+
+static int table_init(struct kv_table *t, size_t n_tokens)
+{
+    t->n_max = kv_blocks(n_tokens);
+    t->block = core_calloc(t->n_max, sizeof(*t->block));
+    return t->block ? 0 : CORE_E_NOMEM;
+}
+
+/* What the decoder of an encoder-decoder begins with: its start token, and behind it, for a
+ * head, the input itself but for its last token (transformers' shift_tokens_right()). */
+static int alloc_target(struct engine_job *job)
+{
+    const struct model_config *c = model_config(job->engine->m);
+    const size_t n = job->in.n_tokens, more = job->is_generation ? job->in.max_tokens : 0;
+
+    job->n_prompt = job->is_generation ? 1 : n;
+    job->ids = core_calloc(job->n_prompt + more, sizeof(*job->ids));
+    job->source.ids = copy_ids(job->in.tokens, n, 0);
+    job->source.n = (uint32_t)n;
+    if (!job->ids || !job->source.ids || table_init(&job->source.kv, n) < 0)
+        return CORE_E_NOMEM;
+    job->ids[0] = c->decoder_start;
+    memcpy(job->ids + 1, job->in.tokens, (job->n_prompt - 1) * sizeof(*job->ids));
+    return 0;
+}
+
+static int alloc_ids(struct engine_job *job)
+{
+    const size_t n = job->in.n_tokens, more = job->is_generation ? job->in.max_tokens : 0;
+    const bool has_types = !job->in.delta->ignores_token_types;
+
+    if (model_config(job->engine->m)->n_stacks > 1) {
+        if (alloc_target(job) < 0)
+            return CORE_E_NOMEM;
+    } else {
+        job->n_prompt = n;
+        job->ids = copy_ids(job->in.tokens, n, more);
+    }
+    job->types = copy_ids(has_types ? job->in.token_types : NULL, n, 0);
+    if (!job->ids || !job->types)
+        return CORE_E_NOMEM;
+    return model_last_stack(model_config(job->engine->m))->is_causal
+               ? table_init(&job->kv, job->n_prompt + more)
+               : 0;
 }
 
 static int alloc_job(struct engine_job *job, struct core_err *err)
 {
     const struct model_config *c = model_config(job->engine->m);
-    const size_t n = job->in.n_tokens, more = job->is_generation ? job->in.max_tokens : 0;
     const unsigned n_top = job->in.n_logprobs;
 
+    if (alloc_ids(job) < 0)
+        return core_err_nomem(err, "job");
     size_output(job, c);
-    job->n_blocks = model_last_stack(c)->is_causal
-                        ? (uint32_t)((n + more + FWD_KV_BLOCK - 1) / FWD_KV_BLOCK)
-                        : 0;
-    job->ids = copy_ids(job->in.tokens, n, more);
-    job->types = copy_ids(job->in.delta->ignores_token_types ? NULL : job->in.token_types, n, 0);
-    job->kv_block = core_calloc(job->n_blocks, sizeof(uint32_t));
     job->out = core_calloc(job->out_rows * job->out_cols, sizeof(float));
     job->top_id = core_calloc(n_top, sizeof(int32_t));
     job->top_logprob = core_calloc(n_top, sizeof(float));
-    if (!job->ids || !job->types || !job->kv_block || !job->out || !job->top_id ||
-        !job->top_logprob)
+    if (!job->out || !job->top_id || !job->top_logprob)
         return core_err_nomem(err, "job");
     if (!job->is_generation && job->in.delta->head.pool == DELTA_POOL_MEAN) {
         job->mean = core_calloc(c->d_model, sizeof(float));
         if (!job->mean)
             return core_err_nomem(err, "job");
     }
-    job->in.tokens = job->ids;
+    job->in.tokens = job->source.ids ? job->source.ids : job->ids;
     job->in.token_types = job->types;
     return 0;
 }
@@ -125,7 +164,7 @@ int engine_job_new(struct engine_job **out, struct engine *e, const struct engin
     job->engine = e;
     job->in = *in;
     job->in.delta = d;
-    job->n_prompt = in->n_tokens;
+    job->n_given = in->n_tokens;
     job->in.n_tokens = delta_n_tokens_read(d, model_config(e->m)->pad, in->tokens, in->n_tokens);
     if (job->in.n_logprobs > ENGINE_LOGPROBS_MAX)
         job->in.n_logprobs = ENGINE_LOGPROBS_MAX;
@@ -148,7 +187,9 @@ void engine_job_free(struct engine_job *job)
         return;
     core_free(job->ids);
     core_free(job->types);
-    core_free(job->kv_block);
+    core_free(job->kv.block);
+    core_free(job->source.ids);
+    core_free(job->source.kv.block);
     core_free(job->out);
     core_free(job->mean);
     core_free(job->top_id);
@@ -166,7 +207,7 @@ const float *engine_job_output(const struct engine_job *job, size_t *n_rows, siz
 const int32_t *engine_job_tokens(const struct engine_job *job, size_t *n)
 {
     *n = job->n_generated;
-    return job->ids + job->in.n_tokens;
+    return job->ids + job->n_prompt;
 }
 
 enum engine_finish engine_job_finish(const struct engine_job *job)
@@ -176,7 +217,7 @@ enum engine_finish engine_job_finish(const struct engine_job *job)
 
 size_t engine_job_n_prompt(const struct engine_job *job)
 {
-    return job->n_prompt;
+    return job->n_given;
 }
 
 const struct engine_times *engine_job_times(const struct engine_job *job)

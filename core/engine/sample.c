@@ -49,7 +49,7 @@ static size_t argmax(size_t n, const float *x, float max)
 static void penalise(struct engine_sampler *s, const struct engine_job *job, float *logits)
 {
     const float penalty = job->in.sampling.repetition_penalty;
-    const size_t n = job->in.n_tokens + job->n_generated;
+    const size_t n = job->n_prompt + job->n_generated;
 
     if (penalty <= 0.0f || penalty == 1.0f)
         return;

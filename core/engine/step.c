@@ -9,9 +9,16 @@
 
 static void give_blocks(struct engine *e, struct engine_job *job)
 {
-    for (uint32_t i = 0; i < job->n_blocks_held; i++)
-        e->thread_data.free_block[e->thread_data.n_free_blocks++] = job->kv_block[i];
-    job->n_blocks_held = 0;
+    kv_drop(&e->thread_data.kv, &job->kv);
+    kv_drop(&e->thread_data.kv, &job->source.kv);
+}
+
+/* Tokens of the input that the model has seen. */
+static size_t n_input_done(const struct engine_job *job)
+{
+    if (job->source.ids)
+        return job->source.is_done ? job->source.n : 0;
+    return job->n_generated || job->n_done > job->n_prompt ? job->n_prompt : job->n_done;
 }
 
 void engine__end(struct engine *e, struct engine_job *job, enum engine_finish finish)
@@ -24,8 +31,7 @@ void engine__end(struct engine *e, struct engine_job *job, enum engine_finish fi
     if (!job->is_active)
         e->synced_data.n_waiting--;
     e->synced_data.stats.n_completion_tokens += job->n_generated;
-    e->synced_data.stats.n_prompt_tokens +=
-        job->n_generated || job->n_done > job->in.n_tokens ? job->in.n_tokens : job->n_done;
+    e->synced_data.stats.n_prompt_tokens += n_input_done(job);
     core_unlock(&e->synced_data.lock);
     job->cb.done(job->arg, job, job->err.code ? &job->err : NULL);
 }
@@ -43,17 +49,80 @@ static void remove_active(struct engine *e, const struct engine_job *job)
             (e->thread_data.n_active - i) * sizeof(*e->thread_data.active));
 }
 
-/* ---- admission ----------------------------------------------------------------------- */
-
 static size_t n_ids(const struct engine_job *job)
 {
-    return job->in.n_tokens + job->n_generated;
+    return job->n_prompt + job->n_generated;
 }
 
-/* Blocks that it must hold to see all tokens that it has. */
-static uint32_t n_blocks_due(const struct engine_job *job)
+/* ---- prompts that others have ------------------------------------------------------------ */
+
+/* Shorter beginnings are computed again: finding and copying them would cost as much. */
+enum { SHARED_MIN = FWD_KV_BLOCK };
+
+/* The answer of the head follows from the last row alone, so rows before it may be another's. */
+static bool may_share(const struct engine_job *job)
 {
-    return job->n_blocks ? (uint32_t)((n_ids(job) + FWD_KV_BLOCK - 1) / FWD_KV_BLOCK) : 0;
+    return job->kv.block && !job->source.ids && job->in.delta->head.pool == DELTA_POOL_LAST;
+}
+
+/* Tokens that two jobs of one task begin with, but not the last of either's prompt. */
+static size_t n_common(const struct engine_job *a, const struct engine_job *b)
+{
+    const size_t n_a = n_ids(a) - 1, n_b = n_ids(b), n = n_a < n_b ? n_a : n_b;
+    size_t i = 0;
+
+    if (a->in.delta != b->in.delta || !may_share(b))
+        return 0;
+    while (i < n && a->ids[i] == b->ids[i])
+        i++;
+    return i;
+}
+
+/* Of the active jobs before `end` the one with the longest beginning in common, *n tokens of
+ * it; NULL if none is worth it. */
+static const struct engine_job *twin_of(const struct engine *e, const struct engine_job *job,
+                                        size_t end, size_t *n)
+{
+    const struct engine_job *best = NULL;
+
+    *n = SHARED_MIN - 1;
+    for (size_t i = 0; i < end && job->n_done == 0 && may_share(job); i++) {
+        const size_t n_i = n_common(job, e->thread_data.active[i]);
+
+        if (n_i > *n) {
+            *n = n_i;
+            best = e->thread_data.active[i];
+        }
+    }
+    return best;
+}
+
+/* A job that begins takes over the blocks of one that began before it with the same tokens
+ * (completions of one prompt, above all), as soon as that one has computed them: rows do
+ * not depend on their batch, so these are its own. Until then it waits. */
+static void follow_twin(struct engine *e, size_t at)
+{
+    struct engine_job *job = e->thread_data.active[at];
+    size_t n;
+    const struct engine_job *twin = twin_of(e, job, at, &n);
+
+    job->is_waiting = twin && twin->n_done < n;
+    if (!twin || job->is_waiting)
+        return;
+    kv_drop(&e->thread_data.kv, &job->kv);
+    kv_fork(&e->thread_data.kv, &job->kv, &twin->kv, n);
+    job->n_done = (uint32_t)n;
+}
+
+/* ---- admission ----------------------------------------------------------------------- */
+
+/* Free blocks that it needs to see all tokens that it has. */
+static size_t n_blocks_due(const struct engine *e, const struct engine_job *job)
+{
+    const struct kv *kv = &e->thread_data.kv;
+
+    return (job->kv.block ? kv_need(kv, &job->kv, job->n_done, n_ids(job)) : 0) +
+           (job->source.ids ? kv_need(kv, &job->source.kv, 0, job->source.n) : 0);
 }
 
 /* One block for each running job stays free, so that it is not put back at once. A job that
@@ -61,18 +130,20 @@ static uint32_t n_blocks_due(const struct engine_job *job)
 static bool has_room(const struct engine *e, const struct engine_job *job)
 {
     const size_t n_active = e->thread_data.n_active;
+    size_t n_due, n;
 
     if (n_active == e->opt.max_batch_jobs)
         return false;
-    return n_active == 0 || !job->n_blocks ||
-           e->thread_data.n_free_blocks >= n_blocks_due(job) + n_active;
+    n_due = twin_of(e, job, n_active, &n) ? 1 : n_blocks_due(e, job);
+    return n_active == 0 || !job->kv.block || e->thread_data.kv.n_free >= n_due + n_active;
 }
 
 static void take_blocks(struct engine *e, struct engine_job *job)
 {
-    while (job->n_blocks_held < n_blocks_due(job))
-        job->kv_block[job->n_blocks_held++] =
-            e->thread_data.free_block[--e->thread_data.n_free_blocks];
+    if (job->kv.block)
+        kv_extend(&e->thread_data.kv, &job->kv, job->n_done, n_ids(job));
+    if (job->source.ids && !job->source.is_done)
+        kv_extend(&e->thread_data.kv, &job->source.kv, 0, job->source.n);
 }
 
 static void activate(struct engine *e, struct engine_job *job)
@@ -80,8 +151,10 @@ static void activate(struct engine *e, struct engine_job *job)
     if (!job->times.started)
         job->times.started = core_now_ns();
     job->is_active = true;
-    take_blocks(e, job);
     e->thread_data.active[e->thread_data.n_active++] = job;
+    follow_twin(e, e->thread_data.n_active - 1);
+    if (!job->is_waiting)
+        take_blocks(e, job);
     core_lock(&e->synced_data.lock);
     e->synced_data.n_waiting--;
     core_unlock(&e->synced_data.lock);
@@ -124,6 +197,7 @@ static void put_back(struct engine *e, struct engine_job *job)
     give_blocks(e, job);
     job->is_active = false;
     job->n_done = 0;
+    job->source.is_done = false;
     engine__list_insert(&e->thread_data.waiting, job, true);
     core_lock(&e->synced_data.lock);
     e->synced_data.n_waiting++;
@@ -151,7 +225,9 @@ static void share_blocks(struct engine *e)
     while (i < e->thread_data.n_active) {
         struct engine_job *job = e->thread_data.active[i];
 
-        if (n_blocks_due(job) - job->n_blocks_held <= e->thread_data.n_free_blocks) {
+        if (job->is_waiting) {
+            i++;
+        } else if (n_blocks_due(e, job) <= e->thread_data.kv.n_free) {
             take_blocks(e, job);
             i++;
         } else {
@@ -163,8 +239,16 @@ static void share_blocks(struct engine *e)
 
 /* ---- choosing rows --------------------------------------------------------------------- */
 
+/* A source that the coming step must see before the job's own rows. */
+static bool needs_source(const struct engine_job *job)
+{
+    return job->source.ids && !job->source.is_done && !job->has_source_rows;
+}
+
 static uint32_t n_rows_left(const struct engine_job *job)
 {
+    if (needs_source(job) || job->is_waiting)
+        return 0;
     return (uint32_t)(n_ids(job) - job->n_done - job->n_rows);
 }
 
@@ -186,7 +270,7 @@ static struct engine_job *shortest(const struct engine *e)
     for (size_t i = 0; i < e->thread_data.n_active; i++) {
         struct engine_job *job = e->thread_data.active[i];
 
-        if (job->n_rows == 0 && (!best || n_rows_left(job) < n_rows_left(best)))
+        if (job->n_rows == 0 && n_rows_left(job) && (!best || n_rows_left(job) < n_rows_left(best)))
             best = job;
     }
     return best;
@@ -198,7 +282,7 @@ static uint32_t give_prompts(struct engine *e, uint32_t left)
     struct engine_job *oldest = NULL, *job;
 
     for (size_t i = 0; i < e->thread_data.n_active && !oldest; i++)
-        if (e->thread_data.active[i]->n_rows == 0)
+        if (e->thread_data.active[i]->n_rows == 0 && n_rows_left(e->thread_data.active[i]))
             oldest = e->thread_data.active[i];
     if (!oldest)
         return left;
@@ -218,44 +302,129 @@ static uint32_t give_inputs(struct engine *e, uint32_t left)
     return left;
 }
 
+/* So do the sources of an encoder-decoder. The oldest has the whole step if it needs it:
+ * targets that decode wait then. */
+static uint32_t give_sources(struct engine *e, uint32_t left)
+{
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        struct engine_job *job = e->thread_data.active[i];
+
+        if (!needs_source(job) || job->source.n > left)
+            continue;
+        job->has_source_rows = true;
+        left -= job->source.n;
+    }
+    return left;
+}
+
+static uint32_t give_decoding(struct engine *e, uint32_t left)
+{
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        struct engine_job *job = e->thread_data.active[i];
+
+        if (job->n_generated && n_rows_left(job) == 1)
+            left -= give_rows(job, left);
+    }
+    return left;
+}
+
+static void list_slots(struct engine *e)
+{
+    e->thread_data.n_slots = 0;
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        struct engine_job *job = e->thread_data.active[i];
+
+        if (job->has_source_rows)
+            e->thread_data.slot[e->thread_data.n_slots++] = (struct engine_slot){job, true};
+        if (job->n_rows)
+            e->thread_data.slot[e->thread_data.n_slots++] = (struct engine_slot){job, false};
+    }
+}
+
 /* Rows of the coming step: those that decode first, they are one each. Returns how many. */
 static uint32_t choose_slots(struct engine *e)
 {
+    const struct model_config *c = model_config(e->m);
     uint32_t left = e->opt.max_batch_tokens;
 
     for (size_t i = 0; i < e->thread_data.n_active; i++) {
         struct engine_job *job = e->thread_data.active[i];
 
         job->n_rows = 0;
-        if (job->n_generated && n_rows_left(job) == 1)
-            left -= give_rows(job, left);
+        job->has_source_rows = false;
     }
-    left = model_last_stack(model_config(e->m))->is_causal ? give_prompts(e, left)
-                                                           : give_inputs(e, left);
-    e->thread_data.n_slots = 0;
-    for (size_t i = 0; i < e->thread_data.n_active; i++)
-        if (e->thread_data.active[i]->n_rows)
-            e->thread_data.slot[e->thread_data.n_slots++] = e->thread_data.active[i];
+    if (c->n_stacks > 1)
+        left = give_sources(e, left);
+    left = give_decoding(e, left);
+    left = model_last_stack(c)->is_causal ? give_prompts(e, left) : give_inputs(e, left);
+    list_slots(e);
     return e->opt.max_batch_tokens - left;
 }
 
-/* Sorts slots by task, stable within a task: shell sort, since a step neither
- * allocates (qsort may) nor has many slots. */
-static void sort_slots(struct engine_job **s, size_t n)
+/* By stack, then by task. */
+static bool stands_before(const struct engine_slot *a, const struct engine_slot *b)
+{
+    if (a->is_source != b->is_source)
+        return a->is_source;
+    return (uintptr_t)a->job->in.delta < (uintptr_t)b->job->in.delta;
+}
+
+/* Sorts slots, stable within a task: shell sort, since a step neither allocates (qsort
+ * may) nor has many slots. */
+static void sort_slots(struct engine_slot *s, size_t n)
 {
     static const size_t gaps[] = {301, 132, 57, 23, 10, 4, 1};
 
     for (size_t g = 0; g < sizeof(gaps) / sizeof(gaps[0]); g++)
         for (size_t i = gaps[g]; i < n; i++) {
-            struct engine_job *const x = s[i];
+            const struct engine_slot x = s[i];
             size_t j = i;
 
-            while (j >= gaps[g] && (uintptr_t)s[j - gaps[g]]->in.delta > (uintptr_t)x->in.delta) {
+            while (j >= gaps[g] && stands_before(&x, &s[j - gaps[g]])) {
                 s[j] = s[j - gaps[g]];
                 j -= gaps[g];
             }
             s[j] = x;
         }
+}
+
+/* A source's rows: the first stack's. */
+static void fill_source(struct fwd_batch *b, const struct engine_job *job)
+{
+    const uint32_t n = job->source.n;
+
+    memcpy(b->token + b->n_rows, job->source.ids, n * sizeof(int32_t));
+    memcpy(b->type + b->n_rows, job->types, n * sizeof(int32_t));
+    b->seq[b->n_seqs++] = (struct fwd_seq){.delta = job->in.delta,
+                                           .row0 = b->n_rows,
+                                           .n_rows = n,
+                                           .cross_block = job->source.kv.block,
+                                           .n_cross = n};
+    b->n_rows += n;
+}
+
+static void fill_own(struct fwd_batch *b, const struct engine_job *job)
+{
+    const uint32_t n = job->n_rows;
+    const bool has_types = !job->source.ids; /* they are the source's */
+
+    memcpy(b->token + b->n_rows, job->ids + job->n_done, n * sizeof(int32_t));
+    for (uint32_t r = 0; r < n; r++)
+        b->type[b->n_rows + r] =
+            has_types && job->n_done + r < job->n_prompt ? job->types[job->n_done + r] : 0;
+    b->seq[b->n_seqs++] = (struct fwd_seq){.delta = job->in.delta,
+                                           .stack = job->source.ids ? 1 : 0,
+                                           .row0 = b->n_rows,
+                                           .n_rows = n,
+                                           .pos0 = job->n_done,
+                                           .kv_block = job->kv.block,
+                                           .cross_block = job->source.kv.block,
+                                           .n_cross = job->source.n,
+                                           .is_last = job->n_done + n == n_ids(job),
+                                           .out = job->out,
+                                           .mean = job->mean,
+                                           .owner = (void *)(uintptr_t)job};
+    b->n_rows += n;
 }
 
 static void fill_batch(struct engine *e)
@@ -264,25 +433,11 @@ static void fill_batch(struct engine *e)
 
     b->n_rows = 0;
     b->n_seqs = 0;
-    for (size_t i = 0; i < e->thread_data.n_slots; i++) {
-        struct engine_job *job = e->thread_data.slot[i];
-        const uint32_t n = job->n_rows;
-
-        memcpy(b->token + b->n_rows, job->ids + job->n_done, n * sizeof(int32_t));
-        for (uint32_t r = 0; r < n; r++)
-            b->type[b->n_rows + r] =
-                job->n_done + r < job->in.n_tokens ? job->types[job->n_done + r] : 0;
-        b->seq[b->n_seqs++] = (struct fwd_seq){.delta = job->in.delta,
-                                               .row0 = b->n_rows,
-                                               .n_rows = n,
-                                               .pos0 = job->n_done,
-                                               .kv_block = job->kv_block,
-                                               .is_last = job->n_done + n == n_ids(job),
-                                               .out = job->out,
-                                               .mean = job->mean,
-                                               .owner = job};
-        b->n_rows += n;
-    }
+    for (size_t i = 0; i < e->thread_data.n_slots; i++)
+        if (e->thread_data.slot[i].is_source)
+            fill_source(b, e->thread_data.slot[i].job);
+        else
+            fill_own(b, e->thread_data.slot[i].job);
 }
 
 /* ---- results ----------------------------------------------------------------------------- */
@@ -391,8 +546,8 @@ static void count_step(struct engine *e, uint32_t n_rows, double seconds)
         s->step_tasks_bucket[bucket((double)n_tasks, 1.0)]++;
     }
     s->n_running = e->thread_data.n_active;
-    s->kv_blocks_total = e->thread_data.n_blocks;
-    s->kv_blocks_used = e->thread_data.n_blocks - e->thread_data.n_free_blocks;
+    s->kv_blocks_total = e->thread_data.kv.n_blocks;
+    s->kv_blocks_used = e->thread_data.kv.n_blocks - e->thread_data.kv.n_free;
     core_unlock(&e->synced_data.lock);
 }
 
@@ -402,6 +557,8 @@ void engine__step(struct engine *e)
     uint32_t n_rows;
 
     end_cancelled(e);
+    for (size_t i = 0; i < e->thread_data.n_active; i++)
+        follow_twin(e, i);
     share_blocks(e);
     n_rows = choose_slots(e);
     if (n_rows) {
@@ -411,9 +568,11 @@ void engine__step(struct engine *e)
         fwd_batch(e->fwd)->on_logits_arg = e;
         fwd_run(e->fwd);
         for (size_t i = 0; i < e->thread_data.n_slots; i++) {
-            struct engine_job *job = e->thread_data.slot[i];
+            struct engine_job *job = e->thread_data.slot[i].job;
 
-            if (advance(e, job))
+            if (e->thread_data.slot[i].is_source)
+                job->source.is_done = true;
+            else if (advance(e, job))
                 remove_active(e, job);
         }
     }

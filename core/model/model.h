@@ -155,6 +155,7 @@ struct model_config {
     int32_t eos[8]; /* ids that end a generation */
     unsigned n_eos;
     int32_t bos, pad; /* -1 = none */
+    int32_t decoder_start; /* what every target of an encoder-decoder begins with */
     /* what `base` embeds with (sentence-transformers files, else mean + normalise) */
     enum model_pooling pooling;
     bool is_normalized;

@@ -406,6 +406,61 @@ START_TEST(an_input_put_back_in_its_middle_is_pooled_the_same)
 }
 END_TEST
 
+enum { N_TWINS = 5, N_TWIN_TOKENS = 40 };
+
+static struct engine_input twin_input(const int32_t *tokens, unsigned i)
+{
+    return (struct engine_input){.delta = base,
+                                 .tokens = tokens,
+                                 .n_tokens = N_LONG - i % 2, /* not all end alike */
+                                 .max_tokens = N_TWIN_TOKENS,
+                                 .sampling = {.temperature = 0.9f, .seed = 3 + i},
+                                 .ignore_eos = true};
+}
+
+/* Memory for all of them (_i 0), or so little that some are put back. */
+START_TEST(completions_of_one_prompt_compute_it_once_and_answer_as_alone)
+{
+    struct engine_job *alone[N_TWINS], *job[N_TWINS];
+    struct engine_stats before, after;
+    struct seen s = SEEN_INIT;
+    int32_t many[N_LONG];
+
+    open_narrow(_i == 0 ? 64 : 9, 16);
+    for (int i = 0; i < N_LONG; i++)
+        many[i] = 3 + i % 90;
+    for (unsigned i = 0; i < N_TWINS; i++) {
+        const struct engine_input in = twin_input(many, i);
+
+        alone[i] = new_job(&in, &s);
+        job[i] = new_job(&in, &s);
+        ck_assert_int_eq(engine_submit(engine, &alone[i], 1, NULL), 0);
+        wait_done(&s, (int)i + 1);
+    }
+    engine_stats(engine, &before);
+    for (unsigned i = 0; i < N_TWINS; i += 4) /* no more than the queue holds at once */
+        ck_assert_int_eq(engine_submit(engine, job + i, i == 0 ? 4 : 1, NULL), 0);
+    wait_done(&s, 2 * N_TWINS);
+    engine_stats(engine, &after);
+    if (_i == 0) /* the prompt once, its last tokens and what was produced by each */
+        ck_assert_uint_le(after.n_rows - before.n_rows,
+                          N_LONG + N_TWINS * (N_TWIN_TOKENS + FWD_KV_BLOCK));
+    else
+        ck_assert_uint_gt(after.n_preemptions, 0);
+    ck_assert_uint_eq(after.kv_blocks_used, 0);
+    for (int i = 0; i < N_TWINS; i++) {
+        size_t n, n_alone;
+        const int32_t *ids = engine_job_tokens(job[i], &n);
+        const int32_t *ids_alone = engine_job_tokens(alone[i], &n_alone);
+
+        ck_assert_uint_eq(n, n_alone);
+        ck_assert_mem_eq(ids, ids_alone, n * sizeof(*ids));
+        engine_job_free(job[i]);
+        engine_job_free(alone[i]);
+    }
+}
+END_TEST
+
 START_TEST(an_input_without_a_delta_is_the_base_task)
 {
     struct engine_input in = input(4);
@@ -644,8 +699,8 @@ START_TEST(repetition_penalty_counts_each_token_once)
     int32_t ids[] = {7, 7, 7, 9};
     struct engine_sampler s = {0};
     struct kern_table k;
-    struct engine_job job = {.in = {.n_tokens = 4, .sampling = {.repetition_penalty = 2.0f}},
-                             .ids = ids};
+    struct engine_job job = {
+        .in = {.sampling = {.repetition_penalty = 2.0f}}, .ids = ids, .n_prompt = 4};
     float logits[VOCAB] = {0};
 
     kern_table_init(&k, kern_cpu_levels());
@@ -667,11 +722,11 @@ START_TEST(logprobs_are_those_of_the_raw_logits_in_descending_order)
     float top[4], logits[VOCAB], copy[VOCAB], sum = 0.0f;
     struct engine_sampler s = {0};
     struct kern_table k;
-    struct engine_job job = {
-        .in = {.n_tokens = 1, .n_logprobs = 4, .sampling = {.repetition_penalty = 1.3f}},
-        .ids = ids,
-        .top_id = top_id,
-        .top_logprob = top};
+    struct engine_job job = {.in = {.n_logprobs = 4, .sampling = {.repetition_penalty = 1.3f}},
+                             .ids = ids,
+                             .n_prompt = 1,
+                             .top_id = top_id,
+                             .top_logprob = top};
 
     kern_table_init(&k, kern_cpu_levels());
     ck_assert_int_eq(engine__sampler_init(&s, VOCAB, NULL), 0);
@@ -706,6 +761,7 @@ Suite *engine_suite(void)
     tcase_add_test(q, closing_the_engine_ends_every_job_as_cancelled);
     tcase_add_test(q, jobs_that_outgrow_the_memory_are_put_back_and_answer_the_same);
     tcase_add_loop_test(q, an_input_put_back_in_its_middle_is_pooled_the_same, 0, 4);
+    tcase_add_loop_test(q, completions_of_one_prompt_compute_it_once_and_answer_as_alone, 0, 2);
     tcase_add_test(q, an_input_without_a_delta_is_the_base_task);
     tcase_add_test(q, what_a_job_may_produce_is_not_reserved);
     tcase_add_test(q, a_short_prompt_does_not_wait_for_the_end_of_a_long_one);

@@ -1,0 +1,53 @@
+/* core/engine/kv.h - who holds which blocks of KV memory.
+ *
+ * A block is FWD_KV_BLOCK tokens of all layers (core/fwd/batch.h). A table lists the
+ * blocks of one sequence in the order of its tokens. Tables may share blocks: a fork
+ * counts each once more, and a sequence that is about to write to a block that others
+ * hold gets a copy of its own first. So completions of one prompt, beams and prompts
+ * found again are one mechanism.
+ *
+ * Threads: the engine thread, between steps. Nothing is allocated after init.
+ */
+#ifndef CORE_ENGINE_KV_H
+#define CORE_ENGINE_KV_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/fwd/batch.h"
+
+struct core_err;
+
+struct kv {
+    struct fwd *fwd;    /* whose memory it is; NULL in tests of the counting alone */
+    uint32_t *free;     /* stack of free blocks */
+    uint32_t *n_tables; /* [n_blocks] that hold each block */
+    size_t n_free, n_blocks;
+};
+
+/* The blocks of a sequence; `block` [n_max] is its owner's. */
+struct kv_table {
+    uint32_t *block;
+    uint32_t n, n_max;
+};
+
+int kv_init(struct kv *kv, struct fwd *fwd, size_t n_blocks, struct core_err *err);
+void kv_release(struct kv *kv);
+
+/* Blocks of n_tokens tokens. */
+static inline uint32_t kv_blocks(size_t n_tokens)
+{
+    return (uint32_t)((n_tokens + FWD_KV_BLOCK - 1) / FWD_KV_BLOCK);
+}
+
+/* Free blocks that kv_extend() with the same arguments would take. */
+size_t kv_need(const struct kv *kv, const struct kv_table *t, size_t n_done, size_t n_tokens);
+/* Makes room for the tokens [n_done, n_tokens): blocks for all of them, each written one
+ * the table's own. The blocks are there: kv_need() was asked. */
+void kv_extend(struct kv *kv, struct kv_table *t, size_t n_done, size_t n_tokens);
+/* `to`, empty, holds the blocks of the first n_tokens tokens of `from` too. */
+void kv_fork(struct kv *kv, struct kv_table *to, const struct kv_table *from, size_t n_tokens);
+/* Gives all blocks back. */
+void kv_drop(struct kv *kv, struct kv_table *t);
+
+#endif
