@@ -102,14 +102,34 @@ int delta_base(struct delta **out, const struct model *m, struct core_err *err)
     return rc;
 }
 
-size_t delta_n_tokens_read(const struct delta *d, int32_t pad_id, const int32_t *tokens, size_t n)
+static bool is_eos(const struct model_config *c, int32_t id)
+{
+    for (unsigned i = 0; i < c->n_eos; i++)
+        if (c->eos[i] == id)
+            return true;
+    return false;
+}
+
+/* Behind the last of the tokens that count as an end. */
+static size_t after_eos(const struct model_config *c, const int32_t *tokens, size_t n)
+{
+    for (size_t i = n; i > 0; i--)
+        if (is_eos(c, tokens[i - 1]))
+            return i;
+    return n;
+}
+
+size_t delta_n_tokens_read(const struct delta *d, const struct model_config *c,
+                           const int32_t *tokens, size_t n)
 {
     size_t n_real = 0, end = 0;
 
-    if (d->head.end == DELTA_END_LAST || pad_id < 0)
+    if (d->head.end == DELTA_END_EOS)
+        return after_eos(c, tokens, n);
+    if (d->head.end == DELTA_END_LAST || c->pad < 0)
         return n;
     for (size_t i = 0; i < n; i++)
-        if (tokens[i] != pad_id) {
+        if (tokens[i] != c->pad) {
             n_real++;
             end = i + 1;
         }

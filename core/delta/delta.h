@@ -165,6 +165,7 @@ enum delta_end {
     DELTA_END_LAST,      /* with its last token */
     DELTA_END_RIGHTMOST, /* with its last token that is not padding; all padding: with the
                           * first token (Hugging Face) */
+    DELTA_END_EOS,       /* with its last end-of-sequence token; none: with the last token */
     DELTA_END_COUNT,     /* after as many tokens as are not padding; none: with the last
                           * token (AdapterHub) */
 };
@@ -259,10 +260,11 @@ void delta_free(struct delta *d);
 int delta_base(struct delta **out, const struct model *m, struct core_err *err);
 
 /* How many leading tokens of an input the head needs, 1 to n for n > 0: n unless the
- * head looks for padding (head.end) and the base names a pad id (pad_id, -1: none;
- * model_config's `pad`). Such heads stand on decoders only, where no token sees a later
- * one, so that an input cut there answers as the whole one does. */
-size_t delta_n_tokens_read(const struct delta *d, int32_t pad_id, const int32_t *tokens, size_t n);
+ * head looks for padding or the end (head.end) and the base names such ids. Such heads
+ * stand on decoders only, where no token sees a later one, so that a target cut there
+ * answers as the whole one does. */
+size_t delta_n_tokens_read(const struct delta *d, const struct model_config *c,
+                           const int32_t *tokens, size_t n);
 
 /* What the task does at a site of that class; NULL: nothing. */
 static inline const struct delta_linear *delta_linear(const struct delta *d, site_id s)

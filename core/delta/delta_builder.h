@@ -226,13 +226,16 @@ int delta__sparse_pair(struct delta_builder *b, const struct tensor *idx, const 
                        size_t n, const uint64_t **at, const float **value);
 
 /* Prefix keys and values of several layers: kv [n_tokens, 2 * n_layers * width], the
- * j-th listed layer's keys at slot 2j, its values at slot 2j + 1. */
+ * j-th listed layer's keys at slot 2j, its values at slot 2j + 1; with `slot` those of
+ * slot[j]. */
 struct delta__prefix {
     const struct tensor *t; /* for messages */
     const float *kv;
     size_t n_tokens, n_cols;
     const unsigned *layer;
     unsigned n_layers;
+    const unsigned *slot; /* [n_layers] or NULL */
+    enum site_kind kind;  /* SITE_ATTN or SITE_CROSS_ATTN */
 };
 int delta__add_prefix(struct delta_builder *b, const struct delta__prefix *p);
 

@@ -23,6 +23,7 @@ int delta__form_of_class(struct delta_builder *b, const char *class_name, enum d
         {"ForTokenClassification", DELTA__FORM_TOKENS},
         {"ForCausalLM", DELTA__FORM_LM},
         {"LMHeadModel", DELTA__FORM_LM},
+        {"ForConditionalGeneration", DELTA__FORM_LM},
         {"AdapterModel", DELTA__FORM_UNSAID},
     };
 
@@ -110,9 +111,7 @@ static enum model_head_pool sequence_pool(const struct delta_builder *b)
 {
     if (!b->plan.n_layers && class_of(b))
         return class_of(b)->pool;
-    if (b->plan.wants_pooler)
-        return MODEL_HEAD_POOLER;
-    return model_last_stack(model_config(b->m))->is_causal ? MODEL_HEAD_LAST : MODEL_HEAD_FIRST;
+    return b->plan.wants_pooler ? MODEL_HEAD_POOLER : model_flexible_pool(b->m);
 }
 
 static int choose_sequence_pool(struct delta_builder *b, size_t *width)
@@ -123,6 +122,10 @@ static int choose_sequence_pool(struct delta_builder *b, size_t *width)
     case MODEL_HEAD_LAST:
         b->head.pool = DELTA_POOL_LAST;
         b->head.end = b->plan.end;
+        break;
+    case MODEL_HEAD_EOS:
+        b->head.pool = DELTA_POOL_LAST;
+        b->head.end = DELTA_END_EOS;
         break;
     case MODEL_HEAD_EACH:
         b->head.pool = DELTA_POOL_TOKENS;
@@ -301,7 +304,7 @@ static int check_outputs(struct delta_builder *b, size_t n)
 static int settle_form(struct delta_builder *b)
 {
     struct delta__head *p = &b->plan;
-    const bool is_decoder = model_last_stack(model_config(b->m))->is_causal;
+    const bool is_decoder = model_config(b->m)->has_lm_head;
 
     if (p->form == DELTA__FORM_UNSAID && (p->n_params || p->n_layers))
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "head",

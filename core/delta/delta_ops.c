@@ -326,7 +326,7 @@ static int check_prefix(struct delta_builder *b, const struct delta__prefix *p, 
 
     *width = 0;
     for (unsigned j = 0; j < p->n_layers; j++)
-        if (!model_site_dims(b->m, site_make(p->layer[j], SITE_ATTN), &n_in, width))
+        if (!model_site_dims(b->m, site_make(p->layer[j], p->kind), &n_in, width))
             return core_err_set_param(b->err, CORE_E_ADAPTER_MISMATCH, p->t->name,
                                       "tensor %s: layer %u of this base takes no prefix",
                                       p->t->name, p->layer[j]);
@@ -351,14 +351,15 @@ int delta__add_prefix(struct delta_builder *b, const struct delta__prefix *p)
     if (rc < 0)
         return rc;
     for (unsigned j = 0; j < p->n_layers; j++) {
-        struct delta__op *op = push_op(b, DELTA_KV_PREFIX, site_make(p->layer[j], SITE_ATTN));
+        struct delta__op *op = push_op(b, DELTA_KV_PREFIX, site_make(p->layer[j], p->kind));
         float *k = delta__scratch(b, p->n_tokens * width, sizeof(*k));
         float *v = delta__scratch(b, p->n_tokens * width, sizeof(*v));
 
         if (!op || !k || !v)
             return CORE_E_NOMEM;
         for (size_t i = 0; i < p->n_tokens; i++) {
-            const float *row = p->kv + i * p->n_cols + 2 * j * width;
+            const size_t slot = p->slot ? p->slot[j] : j;
+            const float *row = p->kv + i * p->n_cols + 2 * slot * width;
 
             memcpy(k + i * width, row, width * sizeof(*k));
             memcpy(v + i * width, row + width, width * sizeof(*v));

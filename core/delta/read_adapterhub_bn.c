@@ -18,7 +18,7 @@ struct bottleneck {
     float scale;
     const char *scaling; /* "learned", "channel" or NULL: `scale` */
     const json_t *config;
-    bool has_mh, has_output;
+    bool has_mh, has_output, has_cross;
 };
 
 static int read_residual(struct delta_builder *b, const json_t *config, struct bottleneck *o)
@@ -95,6 +95,7 @@ static int read_switches(struct delta_builder *b, const json_t *config, const st
         {"ln_after", false, &o->ln_after},
         {"mh_adapter", false, &o->has_mh},
         {"output_adapter", true, &o->has_output},
+        {"cross_adapter", false, &o->has_cross},
     };
     const char *act;
     int rc = delta__json_refuse(b, config, option);
@@ -211,7 +212,8 @@ static bool is_wanted(const struct bottleneck *o, const struct delta__place *p)
 {
     const enum site_kind kind = site_kind_of(p->site);
 
-    return ((kind == SITE_ATTN_JOIN && o->has_mh) || (kind == SITE_FFN_JOIN && o->has_output)) &&
+    return ((kind == SITE_ATTN_JOIN && o->has_mh) || (kind == SITE_FFN_JOIN && o->has_output) ||
+            (kind == SITE_CROSS_JOIN && o->has_cross)) &&
            delta__ah_has_layer(o->config, site_layer_of(p->site));
 }
 
@@ -260,13 +262,17 @@ static int check_places(struct delta_builder *b, const struct bottleneck *o)
     static const struct {
         enum site_kind kind;
         const char *key;
-    } place[] = {{SITE_ATTN_JOIN, "mh_adapter"}, {SITE_FFN_JOIN, "output_adapter"}};
+    } place[] = {{SITE_ATTN_JOIN, "mh_adapter"},
+                 {SITE_FFN_JOIN, "output_adapter"},
+                 {SITE_CROSS_JOIN, "cross_adapter"}};
     char path[160];
 
     for (unsigned layer = 0; layer < model_config(b->m)->n_layers; layer++)
         for (size_t i = 0; i < sizeof(place) / sizeof(place[0]); i++) {
-            const struct delta__place p = {.site = site_make(layer, place[i].kind)};
+            struct delta__place p;
 
+            if (!delta__place_at(b, NULL, site_make(layer, place[i].kind), &p))
+                continue; /* an encoder has no cross attention */
             if (is_wanted(o, &p) && !has_bottleneck(b, p.site))
                 return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, place[i].key,
                                           "%s is set, but the adapter of %s is missing",

@@ -111,6 +111,7 @@ static int read_type(struct delta_builder *b, const json_t *config)
         {"multilabel_classification", DELTA__FORM_SEQUENCE, DELTA__PROBLEM_MULTI},
         {"tagging", DELTA__FORM_TOKENS, DELTA__PROBLEM_UNSAID},
         {"causal_lm", DELTA__FORM_LM, DELTA__PROBLEM_UNSAID},
+        {"seq2seq_lm", DELTA__FORM_LM, DELTA__PROBLEM_UNSAID},
     };
     const char *type;
     const int rc = delta__json_str(b, config, "head_type", "", &type);

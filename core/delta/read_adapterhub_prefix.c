@@ -45,15 +45,23 @@ static int find_once(struct delta_builder *b, const char *name, const char *part
     return 0;
 }
 
-static int find_part(struct delta_builder *b, const char *name, const char *part,
+/* One of the prefixes that an adapter has: of its name, at one kind of attention. */
+struct which {
+    const char *name, *place; /* place: "self_prefix" */
+};
+
+static int find_part(struct delta_builder *b, const struct which *which, const char *part,
                      const struct tensor **out)
 {
-    const int rc = find_once(b, name, part, out);
+    char full[96];
+    int rc;
 
+    snprintf(full, sizeof(full), "%s.%s", which->place, part);
+    rc = find_once(b, which->name, full, out);
     if (rc < 0 || *out)
         return rc;
     return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, part,
-                              "tensor %s of prefix %.100s is missing", part, name);
+                              "tensor %s of prefix %.100s is missing", full, which->name);
 }
 
 /* y [n_tokens, n_out] = x W^T + bias, y in scratch memory. */
@@ -86,33 +94,33 @@ static int dense(struct delta_builder *b, const struct tensor *w, const struct t
     return 0;
 }
 
-/* Columns that n layers' keys and values have. */
-static size_t n_columns(const struct delta_builder *b, const unsigned *layer, unsigned n)
+/* Columns that the keys and values of the layers have. */
+static size_t n_columns(const struct delta_builder *b, const struct delta__prefix *p)
 {
     size_t n_in, width = 0;
 
-    if (n == 0 || !model_site_dims(b->m, site_make(layer[0], SITE_ATTN), &n_in, &width))
+    if (!model_site_dims(b->m, site_make(p->layer[0], p->kind), &n_in, &width))
         return 0;
-    return 2 * width * n;
+    return 2 * width * p->n_layers;
 }
 
-static int fold_mlp(struct delta_builder *b, const char *name, enum kern_act act,
+static int fold_mlp(struct delta_builder *b, const struct which *which, enum kern_act act,
                     struct delta__prefix *p)
 {
     const struct tensor *wte, *w1, *b1, *w2, *b2;
-    const size_t n_cols = n_columns(b, p->layer, p->n_layers);
+    const size_t n_cols = n_columns(b, p);
     const float *x;
     float *hidden, *kv;
-    int rc = find_part(b, name, "self_prefix.wte.weight", &wte);
+    int rc = find_part(b, which, "wte.weight", &wte);
 
     if (rc == 0)
-        rc = find_part(b, name, "self_prefix.control_trans.0.weight", &w1);
+        rc = find_part(b, which, "control_trans.0.weight", &w1);
     if (rc == 0)
-        rc = find_part(b, name, "self_prefix.control_trans.0.bias", &b1);
+        rc = find_part(b, which, "control_trans.0.bias", &b1);
     if (rc == 0)
-        rc = find_part(b, name, "self_prefix.control_trans.2.weight", &w2);
+        rc = find_part(b, which, "control_trans.2.weight", &w2);
     if (rc == 0)
-        rc = find_part(b, name, "self_prefix.control_trans.2.bias", &b2);
+        rc = find_part(b, which, "control_trans.2.bias", &b2);
     if (rc < 0)
         return rc;
     p->t = w2;
@@ -136,63 +144,104 @@ static int fold_mlp(struct delta_builder *b, const char *name, enum kern_act act
     return rc;
 }
 
-static int read_flat(struct delta_builder *b, const char *name, struct delta__prefix *p)
+static int read_flat(struct delta_builder *b, const struct which *which, struct delta__prefix *p)
 {
     const struct tensor *t;
-    int rc = find_part(b, name, "self_prefix.control_trans", &t);
+    int rc = find_part(b, which, "control_trans", &t);
 
     if (rc < 0)
         return rc;
     p->t = t;
-    p->n_cols = n_columns(b, p->layer, p->n_layers);
+    p->n_cols = n_columns(b, p);
     if (t->n_dims != 1 || p->n_cols == 0 || t->dim[0] % p->n_cols != 0)
         return delta__misfit(b, t, "[tokens x 2 x layers x width]");
     p->n_tokens = t->dim[0] / p->n_cols;
     return delta__floats(b, t, &p->kv);
 }
 
-/* The layers that have the prefix: all but `leave_out`. */
-static int list_layers(struct delta_builder *b, const json_t *config, unsigned *layer, unsigned *n)
+/* The attentions of a stack that have the prefix: of all layers but `leave_out`. */
+static unsigned list_layers(const struct model_stack *s, const json_t *config, unsigned *layer)
 {
-    const unsigned n_layers = model_config(b->m)->n_layers;
+    unsigned n = 0;
 
-    *n = 0;
-    for (unsigned i = 0; i < n_layers && i < LAYERS_MAX; i++)
+    for (unsigned i = s->first_layer; i < s->first_layer + s->n_layers && n < LAYERS_MAX; i++)
         if (delta__ah_has_layer(config, i))
-            layer[(*n)++] = i;
-    if (*n)
+            layer[n++] = i;
+    return n;
+}
+
+struct options {
+    const struct delta__ah *ah;
+    const json_t *config;
+    enum kern_act act;
+    double n_tokens;
+    bool is_flat;
+};
+
+/* The prefix of one kind of attention of one stack. *n counts those that have layers. */
+static int add_place(struct delta_builder *b, const struct options *o, const char *place,
+                     unsigned stack, enum site_kind kind, unsigned *n)
+{
+    const struct which which = {o->ah->name, place};
+    unsigned layer[LAYERS_MAX];
+    struct delta__prefix p = {.layer = layer, .kind = kind};
+    int rc;
+
+    p.n_layers = list_layers(&model_config(b->m)->stack[stack], o->config, layer);
+    if (p.n_layers == 0)
         return 0;
-    return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "leave_out",
-                              "leave_out leaves no layer for the prefix");
+    (*n)++;
+    rc = o->is_flat ? read_flat(b, &which, &p) : fold_mlp(b, &which, o->act, &p);
+    if (rc < 0)
+        return rc;
+    if (o->n_tokens != 0.0 && o->n_tokens != (double)p.n_tokens)
+        return delta__misfit(b, p.t, "prefix_length tokens, and layers less leave_out");
+    return delta__add_prefix(b, &p);
+}
+
+/* Of an encoder-decoder three kinds of attention have prefixes of their own; the
+ * configuration may leave out the encoder's or the cross attention's. */
+static int add_places(struct delta_builder *b, const struct options *o)
+{
+    const bool has_two = model_config(b->m)->n_stacks > 1;
+    bool has_encoder = true, has_cross = true;
+    unsigned n = 0;
+    int rc = 0;
+
+    if (has_two) {
+        rc = delta__json_bool(b, o->config, "encoder_prefix", true, &has_encoder);
+        if (rc == 0)
+            rc = delta__json_bool(b, o->config, "cross_prefix", true, &has_cross);
+        if (rc == 0 && has_encoder)
+            rc = add_place(b, o, "encoder_prefix", 0, SITE_ATTN, &n);
+        if (rc == 0 && has_cross)
+            rc = add_place(b, o, "cross_prefix", 1, SITE_CROSS_ATTN, &n);
+    }
+    if (rc == 0)
+        rc = add_place(b, o, "self_prefix", has_two, SITE_ATTN, &n);
+    if (rc == 0 && n == 0)
+        rc = core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "leave_out",
+                                "leave_out leaves no layer for the prefix");
+    return rc;
 }
 
 int delta__ah_prefix(struct delta_builder *b, const json_t *config, const struct delta__ah *ah)
 {
     static const char *const option[] = {"use_gating", NULL};
-    unsigned layer[LAYERS_MAX];
-    struct delta__prefix p = {.layer = layer};
-    enum kern_act act;
+    struct options o = {.ah = ah, .config = config};
     const char *text;
-    double n_tokens;
-    bool is_flat;
     int rc = delta__json_refuse(b, config, option);
 
     if (rc == 0)
-        rc = delta__json_bool(b, config, "flat", false, &is_flat);
+        rc = delta__json_bool(b, config, "flat", false, &o.is_flat);
     if (rc == 0)
-        rc = delta__json_number(b, config, "prefix_length", 0, &n_tokens);
+        rc = delta__json_number(b, config, "prefix_length", 0, &o.n_tokens);
     if (rc == 0)
         rc = delta__json_str(b, config, "non_linearity", "tanh", &text);
     if (rc == 0)
-        rc = delta__ah_act(b, text, ah->has_old_gelu, &act);
+        rc = delta__ah_act(b, text, ah->has_old_gelu, &o.act);
     if (rc == 0)
-        rc = list_layers(b, config, layer, &p.n_layers);
-    if (rc == 0)
-        rc = is_flat ? read_flat(b, ah->name, &p) : fold_mlp(b, ah->name, act, &p);
-    if (rc < 0)
-        return rc;
-    if (n_tokens != 0.0 && n_tokens != (double)p.n_tokens)
-        return delta__misfit(b, p.t, "prefix_length tokens, and layers less leave_out");
+        rc = add_places(b, &o);
     snprintf(b->method, sizeof(b->method), "prefix");
-    return delta__add_prefix(b, &p);
+    return rc;
 }

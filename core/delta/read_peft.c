@@ -39,6 +39,7 @@ static int form_of_task(struct delta_builder *b, const json_t *config)
         {"SEQ_CLS", DELTA__FORM_SEQUENCE},
         {"TOKEN_CLS", DELTA__FORM_TOKENS},
         {"CAUSAL_LM", DELTA__FORM_LM},
+        {"SEQ_2_SEQ_LM", DELTA__FORM_LM},
         {"FEATURE_EXTRACTION", DELTA__FORM_EMBEDDING},
     };
     const json_t *mapping = json_object_get(config, "auto_mapping");
@@ -188,10 +189,13 @@ static int read_ia3(struct delta_builder *b, const json_t *config)
 static int read_prefix(struct delta_builder *b, const json_t *config)
 {
     enum { LAYERS_MAX = 4096 };
-    const unsigned n_layers = model_config(b->m)->n_layers;
+    /* of an encoder-decoder the decoder's own attentions; two submodules are its two stacks */
+    const struct model_config *c = model_config(b->m);
+    const struct model_stack *stack = model_last_stack(c);
+    const unsigned n_layers = stack->n_layers;
     const struct tensor *t = delta__find(b, "prompt_embeddings", 17, "");
-    unsigned layer[LAYERS_MAX];
-    struct delta__prefix p = {.t = t, .layer = layer, .n_layers = n_layers};
+    unsigned layer[LAYERS_MAX], slot[LAYERS_MAX];
+    struct delta__prefix p = {.t = t, .layer = layer, .n_layers = n_layers, .kind = SITE_ATTN};
     double n_tokens, n_submodules;
     int rc = delta__json_number(b, config, "num_virtual_tokens", 0, &n_tokens);
 
@@ -202,13 +206,18 @@ static int read_prefix(struct delta_builder *b, const json_t *config)
     if (!t)
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "prompt_embeddings",
                                   "the adapter has no tensor prompt_embeddings");
-    if (n_submodules != 1.0 || n_layers > LAYERS_MAX)
+    if (n_submodules > (double)c->n_stacks || n_layers > LAYERS_MAX)
         return core_err_set_param(b->err, CORE_E_ADAPTER_MISMATCH, "num_transformer_submodules",
                                   "num_transformer_submodules: this base is one stack of layers");
     if (t->n_dims != 2 || (n_tokens != 0.0 && n_tokens != (double)t->dim[0]))
         return delta__misfit(b, t, "[num_virtual_tokens, 2 x layers x width]");
-    for (unsigned i = 0; i < n_layers; i++)
-        layer[i] = i;
+    for (unsigned i = 0; i < n_layers; i++) {
+        layer[i] = stack->first_layer + i;
+        slot[i] = 2 * i % n_layers;
+    }
+    /* For two submodules the library repeats the slots and deals four of them to each layer,
+     * of which it then drops two: PeftModel.get_prompt(). */
+    p.slot = n_submodules == 2.0 ? slot : NULL;
     p.n_tokens = t->dim[0];
     p.n_cols = t->dim[1];
     rc = delta__floats(b, t, &p.kv);

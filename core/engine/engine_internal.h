@@ -25,10 +25,11 @@ struct engine_job {
     void *arg;
     atomic_bool is_cancelled; /* any thread sets it */
 
-    size_t n_given;     /* tokens of the input; in.n_tokens are those that the head needs */
+    size_t n_given;     /* tokens of the input */
     int32_t *ids;       /* [n_prompt + max_tokens]: prompt, then what was produced */
     int32_t *types;     /* [n_prompt] */
-    size_t n_prompt;    /* in.n_tokens, or what the target of an encoder-decoder begins with */
+    size_t n_prompt;    /* of the input as many as the head needs; of an encoder-decoder what
+                         * the target begins with */
     struct kv_table kv; /* causal */
     /* Of an encoder-decoder: the input, which the first stack sees whole. */
     struct {

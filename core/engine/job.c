@@ -51,6 +51,8 @@ static int check(const struct engine *e, const struct engine_input *in, const st
     if (is_generation && in->max_tokens == 0)
         return core_err_set_param(err, CORE_E_BAD_FIELD, "parameters.max_tokens",
                                   "must be at least 1");
+    if (c->n_stacks > 1 && in->n_tokens <= room && more < room)
+        return check_tokens(c, in, err); /* the target is a sequence of its own */
     if (in->n_tokens > room || more > room - in->n_tokens)
         return core_err_set_param(err, CORE_E_INPUT_TOO_LONG, "input",
                                   "%zu tokens of input and %zu to generate are more than %zu",
@@ -81,6 +83,16 @@ static void size_output(struct engine_job *job, const struct model_config *c)
     }
 }
 
+/* The last token that is no padding; of padding alone the last. */
+static int32_t last_real(const struct model_config *c, const int32_t *tokens, size_t n)
+{
+    size_t i = n - 1;
+
+    while (i > 0 && tokens[i] == c->pad)
+        i--;
+    return tokens[i] == c->pad ? tokens[n - 1] : tokens[i];
+}
+
 static int table_init(struct kv_table *t, size_t n_tokens)
 {
     t->n_max = kv_blocks(n_tokens);
@@ -89,41 +101,44 @@ static int table_init(struct kv_table *t, size_t n_tokens)
 }
 
 /* What the decoder of an encoder-decoder begins with: its start token, and behind it, for a
- * head, the input itself but for its last token (transformers' shift_tokens_right()). */
-static int alloc_target(struct engine_job *job)
+ * head, the input as far as the head reads it but for the last token (transformers'
+ * shift_tokens_right()). */
+static int alloc_target(struct engine_job *job, size_t n_read)
 {
     const struct model_config *c = model_config(job->engine->m);
-    const size_t n = job->in.n_tokens, more = job->is_generation ? job->in.max_tokens : 0;
+    const size_t n = job->n_given, more = job->is_generation ? job->in.max_tokens : 0;
 
-    job->n_prompt = job->is_generation ? 1 : n;
+    job->n_prompt = job->is_generation ? 1 : n_read;
     job->ids = core_calloc(job->n_prompt + more, sizeof(*job->ids));
     job->source.ids = copy_ids(job->in.tokens, n, 0);
     job->source.n = (uint32_t)n;
     if (!job->ids || !job->source.ids || table_init(&job->source.kv, n) < 0)
         return CORE_E_NOMEM;
     job->ids[0] = c->decoder_start;
+    if (!job->is_generation && c->wraps_target)
+        job->ids[0] = last_real(c, job->in.tokens, n);
     memcpy(job->ids + 1, job->in.tokens, (job->n_prompt - 1) * sizeof(*job->ids));
     return 0;
 }
 
 static int alloc_ids(struct engine_job *job)
 {
-    const size_t n = job->in.n_tokens, more = job->is_generation ? job->in.max_tokens : 0;
+    const struct model_config *c = model_config(job->engine->m);
+    const size_t n = delta_n_tokens_read(job->in.delta, c, job->in.tokens, job->n_given);
+    const size_t more = job->is_generation ? job->in.max_tokens : 0;
     const bool has_types = !job->in.delta->ignores_token_types;
 
-    if (model_config(job->engine->m)->n_stacks > 1) {
-        if (alloc_target(job) < 0)
+    if (c->n_stacks > 1) {
+        if (alloc_target(job, n) < 0)
             return CORE_E_NOMEM;
     } else {
         job->n_prompt = n;
         job->ids = copy_ids(job->in.tokens, n, more);
     }
-    job->types = copy_ids(has_types ? job->in.token_types : NULL, n, 0);
+    job->types = copy_ids(has_types ? job->in.token_types : NULL, job->n_given, 0);
     if (!job->ids || !job->types)
         return CORE_E_NOMEM;
-    return model_last_stack(model_config(job->engine->m))->is_causal
-               ? table_init(&job->kv, job->n_prompt + more)
-               : 0;
+    return model_last_stack(c)->is_causal ? table_init(&job->kv, job->n_prompt + more) : 0;
 }
 
 static int alloc_job(struct engine_job *job, struct core_err *err)
@@ -165,7 +180,6 @@ int engine_job_new(struct engine_job **out, struct engine *e, const struct engin
     job->in = *in;
     job->in.delta = d;
     job->n_given = in->n_tokens;
-    job->in.n_tokens = delta_n_tokens_read(d, model_config(e->m)->pad, in->tokens, in->n_tokens);
     if (job->in.n_logprobs > ENGINE_LOGPROBS_MAX)
         job->in.n_logprobs = ENGINE_LOGPROBS_MAX;
     job->cb = *cb;

@@ -77,7 +77,7 @@ static void layer(struct fwd_walk *w, unsigned i)
 static void forward(struct fwd_walk *w)
 {
     fwd_begin(w, 0);
-    fwd_embed(w, 1.0f);
+    fwd_embed(w);
     fwd_norm(w, 0, SITE_EMBED_NORM, w->h, w->h);
     for (unsigned i = 0; i < w->c->n_layers; i++)
         layer(w, i);

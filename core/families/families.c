@@ -3,8 +3,5 @@
 #include "core/families/families.h"
 
 const struct model_arch *const model_families[] = {
-    &family__bert,
-    &family__gpt2,
-    &family__llama,
-    NULL,
+    &family__bart, &family__bert, &family__gpt2, &family__llama, &family__mbart, NULL,
 };

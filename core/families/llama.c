@@ -76,7 +76,7 @@ static void layer(struct fwd_walk *w, unsigned i)
 static void forward(struct fwd_walk *w)
 {
     fwd_begin(w, 0);
-    fwd_embed(w, 1.0f);
+    fwd_embed(w);
     for (unsigned i = 0; i < w->c->n_layers; i++)
         layer(w, i);
     fwd_norm(w, 0, SITE_FINAL_NORM, w->h, w->h);
@@ -90,6 +90,7 @@ const struct model_arch family__llama = {
     .n_sites = sizeof(sites) / sizeof(sites[0]),
     .head = heads,
     .n_heads = sizeof(heads) / sizeof(heads[0]),
+    .flexible_pool = MODEL_HEAD_LAST,
     .config = config,
     .forward = forward,
 };

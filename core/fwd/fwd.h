@@ -48,9 +48,9 @@ struct fwd_walk {
 /* Enters a stack: its rows become the current ones. False if the step has none. */
 bool fwd_begin(struct fwd_walk *w, unsigned stack);
 
-/* h = scale * token + type + position rows of the tables that the stack has; rotary
+/* h = embed_scale * token + type + position rows of the tables that the stack has; rotary
  * angles of its positions. Row-wise. */
-void fwd_embed(struct fwd_walk *w, float scale);
+void fwd_embed(struct fwd_walk *w);
 
 /* One linear of a group that reads the same input. */
 struct fwd_linear {

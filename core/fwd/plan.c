@@ -57,7 +57,9 @@ static void plan_view(const struct fwd *f, struct fwd_rows *v, uint32_t seq0, ui
  * only tokens that are no padding, a padding token has the number before the first. */
 static void plan_positions(const struct fwd *f, const struct fwd_seq *q)
 {
-    const uint32_t first = f->c->position.first + q->delta->position_shift;
+    const bool is_last = q->stack + 1 == f->c->n_stacks;
+    const uint32_t shift = is_last ? q->delta->position_shift : 0;
+    const uint32_t first = f->c->position.first + shift;
     const int32_t pad = f->c->position.skips_pad ? f->c->pad : -1;
     uint32_t n_real = 0;
 

@@ -342,7 +342,7 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
 
 /* ---- embeddings ----------------------------------------------------------------- */
 
-/* out += scale * row `row` of the table + what the task adds to that row. */
+/* out += scale * (row `row` of the table + what the task adds to that row). */
 static void embed_row(const struct fwd_walk *w, const struct delta *d, site_id s, size_t row,
                       float scale, float *out)
 {
@@ -358,25 +358,27 @@ static void embed_row(const struct fwd_walk *w, const struct delta *d, site_id s
     f->k->add(site->n_out, base, out);
     if (e && e->sparse)
         for (uint32_t p = e->sparse->row_ptr[row]; p < e->sparse->row_ptr[row + 1]; p++)
-            out[e->sparse->col[p]] += e->sparse->val[p];
+            out[e->sparse->col[p]] += scale * e->sparse->val[p];
     for (uint32_t k = 0; e && k < e->n_lowrank; k++) {
         const struct delta_lowrank *a = &e->lowrank[k];
         const size_t rank = a->down.n_cols, size = tensor_type_block_bytes(a->down.type);
 
         f->k->to_f32(a->down.type, rank, (const unsigned char *)a->down.data + row * rank * size,
                      t);
-        f->k->scale(rank, a->scale, t);
+        f->k->scale(rank, scale * a->scale, t);
         f->k->outer(1, site->n_out, rank, t, rank, a->up.type, a->up.data, a->up.n_cols, out,
                     site->n_out);
     }
 }
 
-void fwd_embed(struct fwd_walk *w, float scale)
+void fwd_embed(struct fwd_walk *w)
 {
     const struct fwd *f = w->f;
     const struct fwd_batch *batch = &f->batch;
     const unsigned first = w->c->stack[w->stack].first_layer;
-    const site_id token = site_make(0, SITE_EMBED_TOKENS), type = site_make(0, SITE_EMBED_TYPES);
+    const site_id own = site_make(first, SITE_EMBED_TOKENS);
+    const site_id token = f->m->site[own].n_out ? own : site_make(0, SITE_EMBED_TOKENS);
+    const site_id type = site_make(0, SITE_EMBED_TYPES);
     const site_id position = site_make(first, SITE_EMBED_POSITIONS);
     const size_t d = w->c->d_model;
     uint32_t r0, r1, a, b;
@@ -393,7 +395,7 @@ void fwd_embed(struct fwd_walk *w, float scale)
             const uint32_t at = q->row0 + (r - row0); /* in the batch */
             float *h = w->h + r * d;
 
-            embed_row(w, q->delta, token, (size_t)batch->token[at], scale, h);
+            embed_row(w, q->delta, token, (size_t)batch->token[at], w->c->embed_scale, h);
             if (f->m->site[type].n_out)
                 embed_row(w, q->delta, type, (size_t)batch->type[at], 1.0f, h);
             if (f->m->site[position].n_out)
@@ -443,7 +445,7 @@ void fwd_norm(struct fwd_walk *w, unsigned layer, enum site_kind kind, const flo
 
 void fwd_glu(struct fwd_walk *w, enum kern_act act)
 {
-    const size_t n = w->c->d_ff;
+    const size_t n = w->c->stack[w->stack].d_ff;
     uint32_t r0, r1;
 
     fwd__mine(w, &r0, &r1);

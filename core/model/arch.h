@@ -44,8 +44,10 @@ struct arch_site {
     const char *gguf; /* tensor name without .weight/.bias, or NULL */
     enum arch_dim in, out;
     unsigned flags;
-    const char *role; /* model_site_role() */
-    unsigned stack;   /* whose layers; sites outside the layers stand at its first */
+    const char *role;        /* model_site_role() */
+    unsigned stack;          /* whose layers; sites outside the layers stand at its first */
+    const char *const *also; /* where else a checkpoint may hold its tied weight; NULL at the end */
+    const char *bias;        /* name of the bias where it is not <hf>.bias */
 };
 
 /* Names of config.json's keys where they are not the usual ones (NULL). "" says that the
@@ -77,6 +79,7 @@ struct model_arch {
     size_t n_sites;
     const struct model_head *head;
     size_t n_heads;
+    enum model_head_pool flexible_pool; /* model_flexible_pool() */
     /* Completes *c: the common keys are read, sizes are checked afterwards. Default
      * activation where act is KERN_ACT_NONE. */
     int (*config)(struct model_config *c, const struct model_facts *from, struct core_err *err);
@@ -163,6 +166,6 @@ int model__load_vector(struct model *m, const struct tensor *t, size_t row0, siz
 size_t model__row0(const struct model *m, const struct arch_site *s);
 /* Outputs of all parts of its module. */
 size_t model__module_rows(const struct model *m, const struct arch_site *s);
-size_t model__dim(const struct model_config *c, enum arch_dim d);
+size_t model__dim(const struct model_config *c, const struct arch_site *s, enum arch_dim d);
 
 #endif

@@ -204,6 +204,8 @@ static int read_common(struct model_config *c, const struct model_arch *arch,
     take_ids(json_object_get(f->json, "eos_token_id"), c->eos, &c->n_eos, 8);
     c->bos = one_id(json_object_get(f->json, "bos_token_id"));
     c->pad = one_id(json_object_get(f->json, "pad_token_id"));
+    c->embed_scale = 1.0f;
+    c->decoder_start = one_id(json_object_get(f->json, "decoder_start_token_id"));
     if (rc == 0)
         rc = arch->config(c, f, err);
     return rc < 0 ? rc : check_sizes(c, arch, f, err);
@@ -326,6 +328,12 @@ int model__config_folder(struct model_config *c, const struct model_arch **arch,
     rc = read_common(c, *arch, &(struct model_facts){.json = j}, err);
     if (rc == 0)
         rc = load_json(path, "generation_config.json", &gen, err);
+    if (rc == 0 && json_is_integer(json_object_get(gen, "decoder_start_token_id")))
+        c->decoder_start = one_id(json_object_get(gen, "decoder_start_token_id"));
+    if (rc == 0 && c->n_stacks > 1 &&
+        (c->decoder_start < 0 || (unsigned)c->decoder_start >= c->n_vocab))
+        rc = core_err_set_param(err, CORE_E_ADAPTER_INVALID, "decoder_start_token_id",
+                                "config.json: decoder_start_token_id is missing or out of range");
     if (rc == 0 && json_object_get(gen, "eos_token_id")) {
         c->n_eos = 0;
         take_ids(json_object_get(gen, "eos_token_id"), c->eos, &c->n_eos, 8);

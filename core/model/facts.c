@@ -97,6 +97,8 @@ int model__refuse(const char *key, const char *value, struct core_err *err)
 void model__one_stack(struct model_config *c, bool is_causal, bool is_post_norm)
 {
     c->n_stacks = 1;
-    c->stack[0] = (struct model_stack){
-        .n_layers = c->n_layers, .is_causal = is_causal, .is_post_norm = is_post_norm};
+    c->stack[0] = (struct model_stack){.n_layers = c->n_layers,
+                                       .d_ff = c->d_ff,
+                                       .is_causal = is_causal,
+                                       .is_post_norm = is_post_norm};
 }

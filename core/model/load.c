@@ -12,17 +12,38 @@
 
 enum { NAME_MAX_LEN = 256 };
 
-/* Finds "<module><suffix>" under the names that a checkpoint may use: GGUF's, or
- * Hugging Face's with the base prefix not at all, once, or twice (a model that was saved
- * as a part of one that calls it so; transformers reads all three). */
+/* Finds a name of Hugging Face with the base prefix not at all, once, or twice (a model
+ * that was saved as a part of one that calls it so; transformers reads all three); `name`
+ * receives the usual one, for messages. */
+static const struct tensor *find_named(const struct model *m, const char *text,
+                                       char name[NAME_MAX_LEN])
+{
+    const struct tensor_list *list = weights_tensors(m->weights);
+    const char *prefix = m->arch->base_prefix;
+    char full[NAME_MAX_LEN];
+
+    for (unsigned n = 0; n < 3; n++) {
+        const struct tensor *t;
+
+        snprintf(full, sizeof(full), "%s%s%s", n > 0 ? prefix : "", n > 1 ? prefix : "", text);
+        t = tensor_list_find(list, full);
+        if (n < 2)
+            snprintf(name, NAME_MAX_LEN, "%s", full);
+        if (t)
+            return t;
+    }
+    return NULL;
+}
+
+/* Finds "<module><suffix>" under the names that a checkpoint may use: GGUF's, or Hugging
+ * Face's. */
 static const struct tensor *find(const struct model *m, const struct arch_site *s, unsigned layer,
                                  const char *suffix, char name[NAME_MAX_LEN])
 {
-    const struct tensor_list *list = weights_tensors(m->weights);
     const bool is_gguf = weights_gguf(m->weights) != NULL;
     const char *pattern = is_gguf ? s->gguf : s->hf;
+    char path[NAME_MAX_LEN - 64], text[NAME_MAX_LEN - 32];
     const struct tensor *t;
-    char path[NAME_MAX_LEN - 64], full[NAME_MAX_LEN];
 
     if (!pattern)
         return NULL;
@@ -31,16 +52,19 @@ static const struct tensor *find(const struct model *m, const struct arch_site *
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     snprintf(path, sizeof(path), pattern, layer);
 #pragma GCC diagnostic pop
-    for (unsigned n = 0; n < (is_gguf ? 1 : 3); n++) {
-        snprintf(full, sizeof(full), "%s%s%s%s", n > 0 ? m->arch->base_prefix : "",
-                 n > 1 ? m->arch->base_prefix : "", path, suffix);
-        t = tensor_list_find(list, full);
-        if (n < 2) /* the usual name, for messages */
-            snprintf(name, NAME_MAX_LEN, "%s", full);
-        if (t)
-            return t;
+    snprintf(text, sizeof(text), "%s%s", path, suffix);
+    if (is_gguf) {
+        snprintf(name, NAME_MAX_LEN, "%s", text);
+        return tensor_list_find(weights_tensors(m->weights), text);
     }
-    return NULL;
+    t = find_named(m, text, name);
+    for (const char *const *also = s->also; !t && also && *also; also++) {
+        char unused[NAME_MAX_LEN];
+
+        snprintf(text, sizeof(text), "%s%s", *also, suffix);
+        t = find_named(m, text, unused);
+    }
+    return t;
 }
 
 static int shape_error(const struct tensor *t, const char *expected, struct core_err *err)
@@ -69,7 +93,7 @@ int model__load_vector(struct model *m, const struct tensor *t, size_t row0, siz
     if (check_type(t, err) < 0)
         return CORE_E_ADAPTER_UNSUPPORTED;
     snprintf(expected, sizeof(expected), "[%zu]", n_all);
-    if (!tensor_is(t, 1, n_all, 0))
+    if (!tensor_is(t, 1, n_all, 0) && !tensor_is(t, 2, 1, n_all))
         return shape_error(t, expected, err);
     *out = core_alloc_aligned(n * sizeof(float));
     if (!*out)
@@ -266,7 +290,9 @@ static int load_bias(struct model *m, struct model_site *site, unsigned layer, s
     const bool is_norm = site_kind_class(s->kind) == SITE_CLASS_NORM;
     const size_t n_all = is_norm ? site->n_out : model__module_rows(m, s);
     char name[NAME_MAX_LEN];
-    const struct tensor *t = find(m, s, layer, ".bias", name);
+    const bool is_named = s->bias && !weights_gguf(m->weights);
+    const struct tensor *t =
+        is_named ? find_named(m, s->bias, name) : find(m, s, layer, ".bias", name);
 
     if (!t)
         return s->flags & ARCH_BIAS ? missing(name, err) : 0;
@@ -288,8 +314,8 @@ static int load_site(struct model *m, const struct arch_site *s, unsigned layer,
     int rc;
 
     site->row = s;
-    site->n_in = model__dim(&m->config, s->in);
-    site->n_out = model__dim(&m->config, s->out);
+    site->n_in = model__dim(&m->config, s, s->in);
+    site->n_out = model__dim(&m->config, s, s->out);
     if (!has_weight(s->kind))
         return 0;
     weight = weight_of(m, s, layer, name);

@@ -108,6 +108,7 @@ enum model_pooling { MODEL_POOL_CLS, MODEL_POOL_MEAN, MODEL_POOL_LAST };
 enum { MODEL_STACKS_MAX = 2 };
 struct model_stack {
     unsigned first_layer, n_layers;
+    unsigned d_ff;     /* width of the feed-forward */
     bool is_causal;    /* no row sees a later one; rows may come in chunks, with KV blocks */
     bool is_post_norm; /* joins carry the norm */
     bool has_cross;    /* a second attention, over the source */
@@ -137,7 +138,9 @@ struct model_config {
     struct model_stack stack[MODEL_STACKS_MAX];
     unsigned n_stacks;
     unsigned n_layers; /* of all stacks */
-    unsigned d_model, n_heads, n_kv_heads, d_head, d_ff, n_vocab;
+    unsigned d_model, n_heads, n_kv_heads, d_head, n_vocab;
+    unsigned d_ff;        /* the widest of the stacks' */
+    float embed_scale;    /* of the token embedding's rows */
     unsigned n_positions; /* tokens that a sequence may have: rows of a position table that
                            * are for tokens, or the trained context length */
     struct {
@@ -154,8 +157,9 @@ struct model_config {
     bool has_pooler, has_lm_head;
     int32_t eos[8]; /* ids that end a generation */
     unsigned n_eos;
-    int32_t bos, pad; /* -1 = none */
+    int32_t bos, pad;      /* -1 = none */
     int32_t decoder_start; /* what every target of an encoder-decoder begins with */
+    bool wraps_target;     /* a head's target begins with the input's last token instead */
     /* what `base` embeds with (sentence-transformers files, else mean + normalise) */
     enum model_pooling pooling;
     bool is_normalized;
@@ -251,6 +255,7 @@ enum model_head_pool {
     MODEL_HEAD_FIRST,  /* the first token */
     MODEL_HEAD_POOLER, /* the first token through the base's pooler */
     MODEL_HEAD_LAST,   /* the last token that is no padding */
+    MODEL_HEAD_EOS,    /* the last end-of-sequence token */
     MODEL_HEAD_EACH,   /* every token */
 };
 
@@ -262,6 +267,8 @@ struct model_head {
 };
 /* The head of a form, or NULL: the family has no such class. */
 const struct model_head *model_head(const struct model *m, enum model_form form);
+/* What AdapterHub's flexible heads of one answer read on this family. */
+enum model_head_pool model_flexible_pool(const struct model *m);
 /* True if a module path is a layer (or its norm) of any head of the family. */
 bool model_is_head_path(const struct model *m, const char *path, size_t n);
 /* A tensor of the checkpoint by its Hugging Face name, with or without the base prefix, or

@@ -28,7 +28,7 @@ enum site_class site_kind_class(enum site_kind kind)
     return cls[kind];
 }
 
-size_t model__dim(const struct model_config *c, enum arch_dim d)
+size_t model__dim(const struct model_config *c, const struct arch_site *s, enum arch_dim d)
 {
     switch (d) {
     case ARCH_NONE:
@@ -42,7 +42,7 @@ size_t model__dim(const struct model_config *c, enum arch_dim d)
     case ARCH_HEAD:
         return c->d_head;
     case ARCH_FF:
-        return c->d_ff;
+        return c->stack[s->stack].d_ff;
     case ARCH_VOCAB:
         return c->n_vocab;
     case ARCH_POSITIONS:
@@ -68,7 +68,7 @@ size_t model__row0(const struct model *m, const struct arch_site *s)
 
     for (const struct arch_site *a = m->arch->site; a < s; a++)
         if (is_part_of(a, s))
-            n += model__dim(&m->config, a->out);
+            n += model__dim(&m->config, a, a->out);
     return n;
 }
 
@@ -79,7 +79,7 @@ size_t model__module_rows(const struct model *m, const struct arch_site *s)
 
     for (const struct arch_site *a = m->arch->site; a < end; a++)
         if (is_part_of(a, s))
-            n += model__dim(&m->config, a->out);
+            n += model__dim(&m->config, a, a->out);
     return n;
 }
 
@@ -139,9 +139,10 @@ static void match(const struct model *m, const char *path, size_t n, bool is_joi
             continue;
         out->site[out->n_parts] = site_make(stack->first_layer + layer, s->kind);
         out->row0[out->n_parts++] = model__row0(m, s);
-        out->n_in = model__dim(&m->config, s->in);
-        out->n_out = site_kind_class(s->kind) == SITE_CLASS_LINEAR ? model__module_rows(m, s)
-                                                                   : model__dim(&m->config, s->out);
+        out->n_in = model__dim(&m->config, s, s->in);
+        out->n_out = site_kind_class(s->kind) == SITE_CLASS_LINEAR
+                         ? model__module_rows(m, s)
+                         : model__dim(&m->config, s, s->out);
         out->is_transposed = s->flags & ARCH_TRANSPOSED;
     }
 }
@@ -253,6 +254,11 @@ const struct model_head *model_head(const struct model *m, enum model_form form)
         if (m->arch->head[i].form == form)
             return &m->arch->head[i];
     return NULL;
+}
+
+enum model_head_pool model_flexible_pool(const struct model *m)
+{
+    return m->arch->flexible_pool;
 }
 
 static bool is_path(const char *known, const char *path, size_t n)

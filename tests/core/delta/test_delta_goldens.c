@@ -202,6 +202,7 @@ START_TEST(an_input_ends_where_the_library_looks_for_its_last_token)
     static const int32_t input[5][5] = {
         {5, 6, 7}, {5, 0, 6, 7}, {0, 0, 7, 0, 0}, {0, 0, 0}, {5, 6, 7}};
     static const size_t n[5] = {3, 4, 5, 3, 3};
+    const struct model_config pads = {.pad = 0}, none = {.pad = -1};
     struct adapter a = {0};
     struct delta *d;
 
@@ -212,10 +213,10 @@ START_TEST(an_input_ends_where_the_library_looks_for_its_last_token)
     d = compile(&a);
     ck_assert_int_eq(model_config(fixture_model)->pad, 0);
     for (size_t i = 0; i < 5; i++) {
-        ck_assert_uint_eq(delta_n_tokens_read(d, 0, input[i], n[i]), ends[_i].end[i]);
-        ck_assert_uint_eq(delta_n_tokens_read(d, -1, input[i], n[i]), n[i]);
+        ck_assert_uint_eq(delta_n_tokens_read(d, &pads, input[i], n[i]), ends[_i].end[i]);
+        ck_assert_uint_eq(delta_n_tokens_read(d, &none, input[i], n[i]), n[i]);
     }
-    ck_assert_uint_eq(delta_n_tokens_read(d, 0, input[0], 0), 0);
+    ck_assert_uint_eq(delta_n_tokens_read(d, &pads, input[0], 0), 0);
     delta_free(d);
     drop_adapter(&a);
     close_model();
