@@ -111,8 +111,8 @@ static void settle_options(struct engine *e, size_t *n_blocks)
     o->max_batch_jobs = or_default(o->max_batch_jobs, 256);
     o->max_queue = or_default(o->max_queue, 4096);
     o->kv_bytes = o->kv_bytes ? o->kv_bytes : (uint64_t)1 << 30;
-    /* an encoder reads a sequence whole */
-    if (!model_last_stack(c)->is_causal && o->max_batch_tokens < c->n_positions)
+    /* an encoder reads an input whole */
+    if (!c->stack[0].is_causal && o->max_batch_tokens < c->n_positions)
         o->max_batch_tokens = c->n_positions;
     if (o->max_batch_jobs > o->max_batch_tokens)
         o->max_batch_jobs = o->max_batch_tokens;
