@@ -1,63 +1,172 @@
 /* core/pool/pool.c - see pool.h.
  *
- * One mechanism: a barrier. A worker's life is barrier (wait for work), run,
- * barrier (work done), and pool_run() is the same seen from worker 0; so the
- * counter of pool_claim() has one place where it returns to zero, the barrier.
+ * A run begins when worker 0 gives each worker that takes part a number through the
+ * word of its seat; so who takes no part is never woken. Inside, all meet at one barrier;
+ * at the end each arrives once more, only worker 0 waits for the others.
  *
  * Invariants
- *  B1  n_arrived counts the workers that wait in the current phase. The last
- *      one to arrive sets it to 0 before it changes `phase`; no other worker can
- *      enter the next phase earlier, so nobody counts into the wrong one.
+ *  B1  n_arrived counts the workers that have arrived in the current phase. The last
+ *      one sets it to 0 before it changes `phase`; no other worker can enter the
+ *      next phase earlier, so nobody counts into the wrong one.
  *  B2  next_item changes only by claims inside a phase and by the last arriver
  *      between two phases. All claims of a phase come before their worker's
  *      arrival (release), the reset after all arrivals (acquire).
- *  B3  A worker that sleeps has added itself to n_sleeping before it asked the
- *      kernel to sleep "if phase is still mine". The last arriver changes phase
- *      first and reads n_sleeping afterwards. Both are sequentially consistent:
- *      either it sees the sleeper and wakes it, or the sleeper's kernel check sees
- *      the new phase. So no wake-up is lost, and none is sent when all spin.
+ *  B3  Who sleeps on a word has added itself to the word's n_asleep before it asked the
+ *      kernel to sleep "if the word is still the same". Who changes the word does
+ *      that first and reads n_asleep afterwards. All four are sequentially
+ *      consistent: either the sleeper is seen and woken, or its kernel check sees the
+ *      new word. So no wake-up is lost, and none is sent when all are awake.
+ *  B4  fn, arg and n_active change only while no worker is between the word of its
+ *      seat and its last arrival; the word publishes them.
+ *  B5  What a seat counts is written by its worker alone; others may read it at any
+ *      time and see an older value, which costs a decision one window later.
  */
-#define _GNU_SOURCE
 #include "core/pool/pool.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdalign.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/base/alloc.h"
 #include "core/base/err.h"
+#include "core/base/lock.h"
+#include "core/pool/cores.h"
+#include "core/pool/fit.h"
 
-/* Turns of the waiting loop before a worker sleeps: a pause is 40 to 140 cycles,
- * so this is 2 to 10 microseconds, the cost of a futex sleep and wake-up. */
-enum { SPIN_TURNS = 200, THREADS_MAX = 1024 };
+enum {
+    THREADS_MAX = 1024,
+    PAUSES = 16, /* between two looks at the clock: below a microsecond */
+
+    /* A sleep and its wake-up cost 5 microseconds on bare metal, 50 to 100 on a virtual
+     * CPU that has halted or runs another thread by then, and a run has hundreds of waits.
+     * Between two runs the rest of the server may need the core. */
+    SPIN_RUN_NS = 500 * 1000,
+    SPIN_IDLE_NS = 200 * 1000,
+    SPIN_BUSY_NS = 50 * 1000, /* where others want the cores */
+    STEP_NS = 20 * 1000,      /* a longer step of the spinning loop was interrupted */
+    LATE_NS = 50 * 1000,      /* a wake-up that takes longer waits for a core */
+
+    SAMPLE_NS = 5 * 1000 * 1000, /* a worker's account of lost time */
+    LOST_SHARE = 3,              /* a third of it lost: others want the cores */
+    HOLD_MIN_NS = 20 * 1000 * 1000,
+    HOLD_MAX_NS = 80 * 1000 * 1000,
+};
+
+/* A word to wait for, and how many sleep on it. */
+struct signal_word {
+    alignas(64) atomic_uint value;
+    atomic_uint n_asleep;
+    _Atomic uint64_t woken_at; /* when its sleepers were last woken */
+};
+
+/* One worker's account, nanoseconds since the start of the pool. */
+struct account {
+    _Atomic uint64_t n_waits, n_sleeps, waited, lost, useful;
+    /* since the last sample; nobody else reads these */
+    uint64_t asleep, spun, wall_at, cpu_at;
+};
 
 struct pool_seat {
+    struct signal_word go; /* the number of its last run */
     struct pool *pool;
     unsigned worker;
     pthread_t thread;
+    alignas(64) struct account account;
 };
 
 /* The counters that all workers write have a cache line each. */
 struct pool {
     alignas(64) atomic_uint n_arrived;
-    alignas(64) atomic_uint phase; /* the futex word */
-    atomic_uint n_sleeping;
+    struct signal_word phase;
     alignas(64) atomic_size_t next_item;
-    /* Written by worker 0 between two runs, published by the barrier. */
+    /* Between two runs worker 0 writes these, published by the seats' words (B4). */
     alignas(64) void (*fn)(void *arg, unsigned worker); /* NULL: end */
     void *arg;
-    /* Constant after pool_new(). Atomic because a pool whose last threads did not
-     * start shrinks while the first already wait; see pool_barrier(). */
-    atomic_uint n_workers;
-    unsigned n_spin;
+    unsigned n_active, n_runs;
+    /* Constant after pool_new(). */
+    unsigned n_workers;
+    bool may_spin;
     struct pool_seat *seat; /* [n_workers]; seat 0 has no thread */
+    /* Worker 0's. */
+    struct pool_fit fit;
+    uint64_t window_ran, window_useful, window_lost; /* where the window began */
+    /* When and how long to spin: any worker writes, any order is good. */
+    alignas(64) _Atomic uint64_t wake_ns; /* what a wake-up costs, smoothed */
+    _Atomic uint64_t busy_until, hold_ns; /* no spinning earlier; for how long that was said */
+    _Atomic uint64_t ns_ran;
+    atomic_uint n_fit;
 };
+
+/* The seat of the calling thread in the run that it is in. */
+static _Thread_local struct pool_seat *my_seat;
+
+static uint64_t get(const _Atomic uint64_t *v)
+{
+    return atomic_load_explicit(v, memory_order_relaxed);
+}
+
+static void put(_Atomic uint64_t *v, uint64_t value)
+{
+    atomic_store_explicit(v, value, memory_order_relaxed);
+}
+
+static void add(_Atomic uint64_t *v, uint64_t more) /* only the owner writes: B5 */
+{
+    put(v, get(v) + more);
+}
+
+/* ---- lost time ----------------------------------------------------------------- */
+
+static uint64_t cpu_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void sample_begin(struct account *a, uint64_t now)
+{
+    a->asleep = a->spun = 0;
+    a->wall_at = now;
+    a->cpu_at = cpu_ns();
+}
+
+static void others_want_cores(struct pool *p, uint64_t now)
+{
+    const uint64_t until = get(&p->busy_until);
+    uint64_t hold = get(&p->hold_ns);
+
+    if (now < until)
+        return;
+    hold = until == 0 || now - until > 4 * hold ? HOLD_MIN_NS : 2 * hold;
+    hold = hold < HOLD_MAX_NS ? hold : HOLD_MAX_NS;
+    put(&p->hold_ns, hold);
+    put(&p->busy_until, now + hold);
+}
+
+/* Closes a worker's account: what it neither ran nor slept, it lost. */
+static void sample_end(struct pool *p, struct account *a, uint64_t now)
+{
+    const uint64_t wall = now - a->wall_at, cpu = cpu_ns() - a->cpu_at;
+    const uint64_t lost = wall > cpu + a->asleep ? wall - cpu - a->asleep : 0;
+
+    add(&a->lost, lost);
+    add(&a->useful, cpu > a->spun ? cpu - a->spun : 0);
+    if (wall >= SAMPLE_NS && lost > wall / LOST_SHARE)
+        others_want_cores(p, now);
+    sample_begin(a, now);
+}
+
+/* ---- waiting ------------------------------------------------------------------- */
 
 static void pause_cpu(void)
 {
@@ -70,46 +179,114 @@ static void pause_cpu(void)
 
 static void futex(atomic_uint *word, int op, unsigned value)
 {
-    /* Every result is fine: EAGAIN (the phase has changed), EINTR and spurious
+    /* Every result is fine: EAGAIN (the word has changed), EINTR and spurious
      * wake-ups lead back to the caller's loop. */
     (void)syscall(SYS_futex, (void *)word, op | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
 }
 
-static void wait_for_phase_after(struct pool *p, unsigned phase)
+static uint64_t spin_ns(const struct pool *p, uint64_t now, bool is_inside)
 {
-    for (unsigned i = 0; i < p->n_spin; i++) {
-        if (atomic_load_explicit(&p->phase, memory_order_acquire) != phase)
-            return;
-        pause_cpu();
-    }
-    atomic_fetch_add(&p->n_sleeping, 1); /* B3 */
-    while (atomic_load(&p->phase) == phase)
-        futex(&p->phase, FUTEX_WAIT, phase);
-    atomic_fetch_sub(&p->n_sleeping, 1);
+    if (!p->may_spin)
+        return 0;
+    if (now < get(&p->busy_until))
+        return SPIN_BUSY_NS;
+    return is_inside ? SPIN_RUN_NS : SPIN_IDLE_NS;
 }
 
-unsigned pool_size(const struct pool *p)
+/* True if the word has changed before the time for spinning was over. */
+static bool spin(const struct pool *p, struct account *a, const atomic_uint *word, unsigned old,
+                 uint64_t begin, bool is_inside)
 {
-    return atomic_load_explicit(&p->n_workers, memory_order_relaxed);
+    const uint64_t limit = spin_ns(p, begin, is_inside);
+    uint64_t last = begin;
+
+    while (last - begin < limit) {
+        uint64_t now;
+
+        for (unsigned i = 0; i < PAUSES; i++) {
+            if (atomic_load_explicit(word, memory_order_acquire) != old)
+                return true;
+            pause_cpu();
+        }
+        now = core_now_ns();
+        a->spun += now - last < STEP_NS ? now - last : STEP_NS;
+        last = now;
+    }
+    return false;
+}
+
+/* Sleeps until the word is another. */
+static void sleep_until_changed(struct account *a, struct signal_word *word, unsigned old)
+{
+    const uint64_t begin = core_now_ns();
+    uint64_t now, woken_at, late;
+
+    atomic_fetch_add(&word->n_asleep, 1); /* B3 */
+    while (atomic_load(&word->value) == old)
+        futex(&word->value, FUTEX_WAIT, old);
+    atomic_fetch_sub(&word->n_asleep, 1);
+    now = core_now_ns();
+    woken_at = get(&word->woken_at);
+    late = woken_at > begin && now > woken_at ? now - woken_at : 0;
+    a->asleep += now - begin;
+    if (late > LATE_NS)
+        a->asleep -= late - LATE_NS; /* awake, without a core */
+    add(&a->n_sleeps, 1);
+}
+
+/* Waits until the word is not `old`; inside a run the time counts as waited. */
+static void wait_change(struct pool *p, struct account *a, struct signal_word *word, unsigned old,
+                        bool is_inside)
+{
+    const uint64_t begin = core_now_ns();
+    uint64_t end;
+
+    if (atomic_load_explicit(&word->value, memory_order_acquire) != old)
+        return;
+    if (!spin(p, a, &word->value, old, begin, is_inside))
+        sleep_until_changed(a, word, old);
+    end = core_now_ns();
+    if (is_inside) {
+        add(&a->n_waits, 1);
+        add(&a->waited, end - begin);
+    }
+    if (end - a->wall_at >= SAMPLE_NS)
+        sample_end(p, a, end);
+}
+
+static void change(struct signal_word *word, unsigned value)
+{
+    atomic_store(&word->value, value);
+    if (atomic_load(&word->n_asleep) > 0) { /* B3 */
+        put(&word->woken_at, core_now_ns());
+        futex(&word->value, FUTEX_WAKE, INT_MAX);
+    }
+}
+
+/* ---- meetings -------------------------------------------------------------------- */
+
+/* Counts the caller in; the last one opens the next phase. Returns the phase that the
+ * caller was in. */
+static unsigned arrive(struct pool *p)
+{
+    /* Cannot change before this worker arrives. */
+    const unsigned phase = atomic_load_explicit(&p->phase.value, memory_order_relaxed);
+    const unsigned n = p->n_active; /* after the arrival it may be the next run's */
+
+    if (atomic_fetch_add_explicit(&p->n_arrived, 1, memory_order_acq_rel) + 1 == n) {
+        atomic_store_explicit(&p->n_arrived, 0, memory_order_relaxed); /* B1 */
+        atomic_store_explicit(&p->next_item, 0, memory_order_relaxed); /* B2 */
+        change(&p->phase, phase + 1);
+    }
+    return phase;
 }
 
 void pool_barrier(struct pool *p)
 {
-    /* Cannot change before this worker arrives. */
-    const unsigned phase = atomic_load_explicit(&p->phase, memory_order_relaxed);
-    const unsigned n = atomic_fetch_add_explicit(&p->n_arrived, 1, memory_order_acq_rel) + 1;
+    const unsigned phase = arrive(p);
 
-    /* Read after the arrival: who arrives last has seen what the others wrote
-     * before theirs, also a smaller n_workers. */
-    if (n < pool_size(p)) {
-        wait_for_phase_after(p, phase);
-        return;
-    }
-    atomic_store_explicit(&p->n_arrived, 0, memory_order_relaxed); /* B1 */
-    atomic_store_explicit(&p->next_item, 0, memory_order_relaxed); /* B2 */
-    atomic_store(&p->phase, phase + 1);
-    if (atomic_load(&p->n_sleeping) > 0) /* B3 */
-        futex(&p->phase, FUTEX_WAKE, INT_MAX);
+    if (atomic_load_explicit(&p->phase.value, memory_order_acquire) == phase)
+        wait_change(p, &my_seat->account, &p->phase, phase, true);
 }
 
 size_t pool_claim(struct pool *p, size_t n_items)
@@ -121,36 +298,108 @@ size_t pool_claim(struct pool *p, size_t n_items)
 
 static void *worker_main(void *arg)
 {
-    const struct pool_seat *seat = arg;
+    struct pool_seat *seat = arg;
     struct pool *p = seat->pool;
+    unsigned run = 0;
 
+    sample_begin(&seat->account, core_now_ns());
     for (;;) {
-        pool_barrier(p);
+        wait_change(p, &seat->account, &seat->go, run, false);
+        run = atomic_load_explicit(&seat->go.value, memory_order_acquire);
         if (!p->fn)
             return NULL;
+        my_seat = seat;
         p->fn(p->arg, seat->worker);
-        pool_barrier(p);
+        (void)arrive(p);
     }
+}
+
+unsigned pool_size(const struct pool *p)
+{
+    return p->n_workers;
+}
+
+unsigned pool_fit(const struct pool *p)
+{
+    return p->fit.n;
+}
+
+unsigned pool_active(const struct pool *p)
+{
+    return p->n_active;
+}
+
+void pool_stats(const struct pool *p, struct pool_stats *out)
+{
+    *out = (struct pool_stats){.ns_ran = get(&p->ns_ran),
+                               .n_fit = atomic_load_explicit(&p->n_fit, memory_order_relaxed)};
+    for (unsigned w = 0; w < p->n_workers; w++) {
+        const struct account *a = &p->seat[w].account;
+
+        out->n_waits += get(&a->n_waits);
+        out->n_sleeps += get(&a->n_sleeps);
+        out->ns_waited += get(&a->waited);
+        out->ns_lost += get(&a->lost);
+    }
+}
+
+/* ---- runs ------------------------------------------------------------------------- */
+
+/* After a run that took `ns`: decides for how many workers there are cores. */
+static void fit_update(struct pool *p, uint64_t ns, uint64_t now)
+{
+    uint64_t useful = 0, lost = 0, ran = get(&p->ns_ran) + ns;
+
+    put(&p->ns_ran, ran);
+    if (ran - p->window_ran < POOL_FIT_WINDOW_NS)
+        return;
+    for (unsigned w = 0; w < p->n_workers; w++) {
+        useful += get(&p->seat[w].account.useful);
+        lost += get(&p->seat[w].account.lost);
+    }
+    ran -= p->window_ran;
+    pool_fit_window(&p->fit, (double)(useful - p->window_useful) / (double)ran,
+                    (double)(lost - p->window_lost) / (double)ran, now);
+    p->window_ran += ran;
+    p->window_useful = useful;
+    p->window_lost = lost;
+    atomic_store_explicit(&p->n_fit, p->fit.n, memory_order_relaxed);
+}
+
+void pool_run_on(struct pool *p, unsigned n_workers, void (*fn)(void *arg, unsigned worker),
+                 void *arg)
+{
+    struct pool_seat *const outer = my_seat;
+    struct account *a = &p->seat[0].account;
+    const uint64_t begin = core_now_ns();
+    uint64_t end;
+    unsigned phase;
+
+    assert(n_workers >= 1 && n_workers <= p->n_workers);
+    my_seat = &p->seat[0];
+    sample_begin(a, begin); /* what the thread did between two runs is no work of ours */
+    p->fn = fn;
+    p->arg = arg;
+    p->n_active = n_workers;
+    p->n_runs++;
+    for (unsigned w = 1; w < n_workers; w++)
+        change(&p->seat[w].go, p->n_runs);
+    fn(arg, 0);
+    phase = arrive(p);
+    if (atomic_load_explicit(&p->phase.value, memory_order_acquire) == phase)
+        wait_change(p, a, &p->phase, phase, true);
+    end = core_now_ns();
+    sample_end(p, a, end);
+    fit_update(p, end - begin, end);
+    my_seat = outer;
 }
 
 void pool_run(struct pool *p, void (*fn)(void *arg, unsigned worker), void *arg)
 {
-    p->fn = fn;
-    p->arg = arg;
-    pool_barrier(p);
-    fn(arg, 0);
-    pool_barrier(p);
+    pool_run_on(p, p->n_workers, fn, arg);
 }
 
-/* Cores this process may use. */
-static unsigned n_cores(void)
-{
-    cpu_set_t set;
-
-    if (sched_getaffinity(0, sizeof(set), &set) == 0)
-        return (unsigned)CPU_COUNT(&set);
-    return 1;
-}
+/* ---- life ------------------------------------------------------------------------- */
 
 /* Starts the threads; *n_started counts them also on failure. Signals are for
  * the threads that expect them, so the workers block all. */
@@ -162,7 +411,8 @@ static bool threads_start(struct pool *p, unsigned *n_started)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     for (i = 1; i < p->n_workers; i++) {
-        p->seat[i] = (struct pool_seat){.pool = p, .worker = i};
+        p->seat[i].pool = p;
+        p->seat[i].worker = i;
         if (pthread_create(&p->seat[i].thread, NULL, worker_main, &p->seat[i]) != 0)
             break;
     }
@@ -173,12 +423,14 @@ static bool threads_start(struct pool *p, unsigned *n_started)
 
 int pool_new(struct pool **out, unsigned n_threads, struct core_err *err)
 {
+    struct pool_cores cores;
     struct pool *p = NULL;
     unsigned n_started;
     int rc;
 
+    pool_cores_here(&cores);
     if (n_threads == 0)
-        n_threads = n_cores();
+        n_threads = pool_cores_workers(&cores);
     if (n_threads > THREADS_MAX)
         return core_err_set(err, CORE_E_INTERNAL, "pool: %u threads, at most %d are possible",
                             n_threads, THREADS_MAX);
@@ -187,18 +439,19 @@ int pool_new(struct pool **out, unsigned n_threads, struct core_err *err)
         rc = core_err_nomem(err, "pool");
         goto out;
     }
-    p->seat = core_calloc(n_threads, sizeof(*p->seat));
+    p->seat = core_alloc_aligned(n_threads * sizeof(*p->seat));
     if (!p->seat) {
         rc = core_err_nomem(err, "pool");
         goto out;
     }
-    p->n_workers = n_threads;
-    /* With more workers than cores, the one we wait for may need this core. */
-    p->n_spin = n_threads <= n_cores() ? SPIN_TURNS : 0;
+    p->n_workers = p->n_active = n_threads;
+    p->may_spin = n_threads <= pool_cores_threads(&cores);
+    pool_fit_init(&p->fit, n_threads);
+    atomic_store_explicit(&p->n_fit, n_threads, memory_order_relaxed);
     if (!threads_start(p, &n_started)) {
         rc = core_err_set(err, CORE_E_NOMEM, "pool: thread %u of %u did not start", n_started + 2,
                           n_threads);
-        p->n_workers = n_started + 1; /* for those in pool_barrier() */
+        p->n_workers = n_started + 1; /* those that pool_free() ends */
         goto out;
     }
     *out = p;
@@ -218,7 +471,9 @@ void pool_free(struct pool **pool)
         return;
     if (p->seat) {
         p->fn = NULL;
-        pool_barrier(p);
+        p->n_runs++;
+        for (unsigned i = 1; i < p->n_workers; i++)
+            change(&p->seat[i].go, p->n_runs);
         for (unsigned i = 1; i < p->n_workers; i++)
             pthread_join(p->seat[i].thread, NULL);
     }

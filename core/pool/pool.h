@@ -1,37 +1,74 @@
-/* core/pool/pool.h - a fixed pool of workers that run one function together.
+/* core/pool/pool.h - a pool of workers that run one function together.
  *
  * The engine thread calls pool_run(); it becomes worker 0 and the pool's threads
  * become 1 .. n-1. All run the same function (SPMD) and meet at barriers, so one
- * forward pass is one pool_run(): no wake-up per layer. Waiting spins for a few
- * microseconds, then sleeps on a futex, so a busy machine loses no core to it.
+ * forward pass is one pool_run(): no wake-up per layer.
  *
- * Threads: pool_run() from one thread at a time. Nothing is allocated after new.
+ * Waiting. Who waits spins first, within a run for at most 0.5 ms and between two runs
+ * for 0.2 ms, then sleeps on a futex; so a pool without work uses no CPU. When other
+ * threads want the cores the pool notices (a third of 5 ms in which a worker could run and did
+ * not) and spins for 0.05 ms at most, for 20 ms, doubling to 80 ms while it stays so.
+ * With more workers than CPUs it never spins. docs/performance.md has the measurements.
+ *
+ * Work too small to share needs no call: the worker that has it (worker 0, or the one
+ * whose fixed share it is) does it, the others go straight to the next barrier. A
+ * barrier is needed only between a write of one worker and a read of another.
+ *
+ * Threads: pool_run() and pool_run_on() from one thread at a time, not from inside a
+ * run; pool_barrier() and pool_claim() only inside; pool_stats() from any thread. A
+ * function that runs in one pool may run another pool. No locks; nothing is allocated
+ * after pool_new().
  */
 #ifndef CORE_POOL_POOL_H
 #define CORE_POOL_POOL_H
 
-#include <stdatomic.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct core_err;
 struct pool;
 
-/* Starts n_threads - 1 threads; 0 = one per core this process may use. */
+/* Starts n_threads - 1 threads; 0 = what pool_cores_workers() says of this process
+ * (cores.h). CORE_E_NOMEM if memory or a thread is not to be had, CORE_E_INTERNAL above
+ * 1024 threads; *out is untouched then. */
 int pool_new(struct pool **out, unsigned n_threads, struct core_err *err);
-void pool_free(struct pool **p);
+void pool_free(struct pool **p); /* waits for the threads to end; NULL is fine */
+
+/* Workers that the pool has: a bound of every run. */
 unsigned pool_size(const struct pool *p);
+
+/* Workers that find a core each at present, 1 .. pool_size(). Asked between two runs. It
+ * is pool_size() on an idle machine and changes every 40 ms of work at most (fit.h). */
+unsigned pool_fit(const struct pool *p);
 
 /* Runs fn(arg, worker) on every worker; returns when all have returned. What the
  * workers wrote is visible to the caller. */
 void pool_run(struct pool *p, void (*fn)(void *arg, unsigned worker), void *arg);
 
-/* Every worker waits for every other; memory written before is visible after.
- * Called by all workers the same number of times within one pool_run(). */
+/* The same on workers 0 .. n_workers - 1 only, 1 <= n_workers <= pool_size(); the others
+ * sleep on and cost nothing. pool_active() tells n_workers to fn. */
+void pool_run_on(struct pool *p, unsigned n_workers, void (*fn)(void *arg, unsigned worker),
+                 void *arg);
+unsigned pool_active(const struct pool *p);
+
+/* Every worker of the run waits for every other; memory written before is visible
+ * after. Called by all of them the same number of times within one run. */
 void pool_barrier(struct pool *p);
 
-/* Shares `n_items` among the workers of the current phase in chunks: returns the
- * next unclaimed index, or n_items and more when none is left. One counter serves
- * a phase; pool_barrier() after the phase resets it. */
+/* Shares `n_items` among the workers of the current phase: returns the next
+ * unclaimed index in ascending order, or n_items when none is left. One counter serves a
+ * phase; pool_barrier() and the begin of a run reset it. */
 size_t pool_claim(struct pool *p, size_t n_items);
+
+/* Since pool_new(), summed over the workers. */
+struct pool_stats {
+    uint64_t n_waits;   /* times that a worker arrived and others were still missing */
+    uint64_t n_sleeps;  /* of these, how many ended in the kernel */
+    uint64_t ns_waited; /* time in them, awake or asleep, within runs */
+    uint64_t ns_ran;    /* length of all runs */
+    uint64_t ns_lost;   /* time in which a worker could run and had no core */
+    unsigned n_fit;     /* pool_fit() */
+};
+void pool_stats(const struct pool *p, struct pool_stats *out);
 
 #endif

@@ -1,17 +1,21 @@
 /* tests/core/pool/test_pool.c - runs, barriers and claims; meant for TSan too: every
  * plain variable below is shared and guarded by the pool's barriers alone. */
 #include <check.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/base/alloc.h"
 #include "core/base/err.h"
+#include "core/base/lock.h"
 #include "core/pool/pool.h"
 
-enum { MAX_WORKERS = 8, N_PHASES = 300, N_ITEMS = 40 };
+enum { MAX_WORKERS = 16, N_PHASES = 300, N_ITEMS = 40, N_SIZES = 5 };
 
-static const unsigned sizes[] = {1, 2, 5, 8};
+/* 16 are more workers than cores on most machines: they never spin. */
+static const unsigned sizes[N_SIZES] = {1, 2, 5, 8, 16};
 
 struct job {
     struct pool *pool;
@@ -169,6 +173,169 @@ START_TEST(workers_that_slept_wake_for_the_next_run)
 }
 END_TEST
 
+/* Who takes part must meet; who does not must stay away. */
+START_TEST(a_run_on_some_workers_leaves_the_others_out)
+{
+    struct job j = {.slow_worker = MAX_WORKERS};
+    unsigned expected[MAX_WORKERS] = {0};
+
+    j.pool = pool_of(8);
+    for (unsigned run = 0; run < 400; run++) {
+        j.n = 1 + run * 5 % 8; /* up and down in steps of 5 */
+        pool_run_on(j.pool, j.n, count_call, &j);
+        ck_assert_uint_eq(pool_active(j.pool), j.n);
+        for (unsigned w = 0; w < 8; w++)
+            ck_assert_uint_eq(j.calls[w], expected[w] += w < j.n);
+    }
+    for (j.n = 1; j.n <= 8; j.n++) {
+        pool_run_on(j.pool, j.n, phases, &j);
+        memset(j.owner_phase, 0, sizeof(j.owner_phase));
+        pool_run_on(j.pool, j.n, claims, &j);
+        for (unsigned w = 0; w < 8; w++) {
+            ck_assert_uint_eq(j.n_wrong[w], 0);
+            ck_assert_uint_eq(j.calls[w], w < j.n ? N_PHASES : expected[w]);
+        }
+    }
+    pool_free(&j.pool);
+}
+END_TEST
+
+/* Worker 0 has work too small to share: the others go straight to the barrier. */
+static void alone(void *arg, unsigned worker)
+{
+    struct job *j = arg;
+
+    for (unsigned phase = 1; phase <= N_PHASES; phase++) {
+        if (worker == 0)
+            j->calls[0] = phase;
+        pool_barrier(j->pool);
+        if (j->calls[0] != phase)
+            j->n_wrong[worker]++;
+        pool_barrier(j->pool);
+    }
+}
+
+START_TEST(work_of_one_worker_needs_no_meeting_before_it)
+{
+    struct job j = {.n = sizes[_i]};
+
+    j.pool = pool_of(j.n);
+    pool_run(j.pool, alone, &j);
+    for (unsigned w = 0; w < j.n; w++)
+        ck_assert_uint_eq(j.n_wrong[w], 0);
+    pool_free(&j.pool);
+}
+END_TEST
+
+/* For the rest of this process: each test has its own. */
+static void only_one_cpu(void)
+{
+    cpu_set_t all, one;
+
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(all), &all), 0);
+    CPU_ZERO(&one);
+    for (unsigned i = 0; CPU_COUNT(&one) == 0; i++)
+        if (CPU_ISSET(i, &all))
+            CPU_SET(i, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
+}
+
+/* 2,400 meetings. If each cost a slice of the scheduler, they would take 10 seconds and more. */
+START_TEST(all_workers_on_one_cpu_make_progress)
+{
+    struct job j = {.n = 4, .slow_worker = MAX_WORKERS};
+    uint64_t begin;
+
+    only_one_cpu();
+    j.pool = pool_of(j.n);
+    begin = core_now_ns();
+    for (unsigned run = 0; run < 4; run++)
+        pool_run(j.pool, phases, &j);
+    ck_assert_uint_lt(core_now_ns() - begin, 10000000000u);
+    for (unsigned w = 0; w < j.n; w++)
+        ck_assert_uint_eq(j.n_wrong[w], 0);
+    pool_free(&j.pool);
+}
+END_TEST
+
+static uint64_t cpu_ns(clockid_t clock)
+{
+    struct timespec t;
+
+    clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+START_TEST(a_pool_without_work_uses_no_cpu)
+{
+    struct job j = {.n = 2};
+    uint64_t begin;
+
+    j.pool = pool_of(j.n);
+    pool_run(j.pool, count_call, &j);
+    begin = cpu_ns(CLOCK_PROCESS_CPUTIME_ID);
+    usleep(300000);
+    /* 0.2 ms of spinning at most; the rest is for a sanitizer's own threads */
+    ck_assert_uint_lt(cpu_ns(CLOCK_PROCESS_CPUTIME_ID) - begin, 15000000u);
+    pool_free(&j.pool);
+}
+END_TEST
+
+static void one_is_late(void *arg, unsigned worker)
+{
+    struct job *j = arg;
+
+    if (worker == j->slow_worker)
+        usleep(20000);
+    pool_barrier(j->pool);
+}
+
+START_TEST(waiting_for_a_late_worker_is_asleep_and_counted)
+{
+    struct job j = {.n = 4, .slow_worker = 2};
+    struct pool_stats st;
+
+    j.pool = pool_of(j.n);
+    pool_run(j.pool, one_is_late, &j);
+    pool_stats(j.pool, &st);
+    ck_assert_uint_ge(st.n_waits, 3);
+    ck_assert_uint_ge(st.n_sleeps, 3);
+    ck_assert_uint_ge(st.ns_waited, 3 * 15000000u); /* who starts late waits less */
+    ck_assert_uint_ge(st.ns_ran, 20000000u);
+    pool_free(&j.pool);
+}
+END_TEST
+
+/* Five milliseconds of arithmetic. */
+static void compute(void *arg, unsigned worker)
+{
+    const uint64_t end = cpu_ns(CLOCK_THREAD_CPUTIME_ID) + 5000000u;
+
+    (void)worker;
+    while (cpu_ns(CLOCK_THREAD_CPUTIME_ID) < end)
+        ;
+    pool_barrier(((struct job *)arg)->pool);
+}
+
+START_TEST(workers_that_share_one_cpu_notice_it_and_become_fewer)
+{
+    struct job j = {.n = 2};
+    struct pool_stats st;
+    const uint64_t begin = core_now_ns();
+
+    only_one_cpu();
+    j.pool = pool_of(j.n);
+    ck_assert_uint_eq(pool_fit(j.pool), 2);
+    while (pool_fit(j.pool) == 2 && core_now_ns() - begin < 20000000000u)
+        pool_run_on(j.pool, pool_fit(j.pool), compute, &j);
+    ck_assert_uint_eq(pool_fit(j.pool), 1);
+    pool_stats(j.pool, &st);
+    ck_assert_uint_eq(st.n_fit, 1);
+    ck_assert_uint_ge(st.ns_lost, 10000000u);
+    pool_free(&j.pool);
+}
+END_TEST
+
 START_TEST(a_pool_that_never_ran_can_be_freed)
 {
     struct pool *p = NULL;
@@ -221,11 +388,17 @@ Suite *pool_suite(void)
     TCase *tc = tcase_create("pool");
 
     tcase_set_timeout(tc, 120);
-    tcase_add_loop_test(tc, every_worker_runs_once_per_run, 0, 4);
-    tcase_add_loop_test(tc, a_barrier_waits_for_all_and_shows_what_they_wrote, 0, 4);
-    tcase_add_loop_test(tc, claims_share_each_phase_and_start_anew_after_the_barrier, 0, 4);
-    tcase_add_loop_test(tc, a_run_starts_with_nothing_claimed, 0, 4);
-    tcase_add_loop_test(tc, workers_that_slept_wake_for_the_next_run, 0, 4);
+    tcase_add_loop_test(tc, every_worker_runs_once_per_run, 0, N_SIZES);
+    tcase_add_loop_test(tc, a_barrier_waits_for_all_and_shows_what_they_wrote, 0, N_SIZES);
+    tcase_add_loop_test(tc, claims_share_each_phase_and_start_anew_after_the_barrier, 0, N_SIZES);
+    tcase_add_loop_test(tc, a_run_starts_with_nothing_claimed, 0, N_SIZES);
+    tcase_add_loop_test(tc, workers_that_slept_wake_for_the_next_run, 0, N_SIZES);
+    tcase_add_test(tc, a_run_on_some_workers_leaves_the_others_out);
+    tcase_add_loop_test(tc, work_of_one_worker_needs_no_meeting_before_it, 0, N_SIZES);
+    tcase_add_test(tc, all_workers_on_one_cpu_make_progress);
+    tcase_add_test(tc, a_pool_without_work_uses_no_cpu);
+    tcase_add_test(tc, waiting_for_a_late_worker_is_asleep_and_counted);
+    tcase_add_test(tc, workers_that_share_one_cpu_notice_it_and_become_fewer);
     tcase_add_test(tc, a_pool_that_never_ran_can_be_freed);
     tcase_add_test(tc, too_many_threads_are_refused);
     tcase_add_test(tc, pool_new_survives_every_allocation_failure);
