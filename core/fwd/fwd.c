@@ -10,8 +10,10 @@ void fwd__mine(const struct fwd_walk *w, uint32_t *r0, uint32_t *r1)
 {
     const uint64_t n_rows = w->rows->n_rows;
 
-    *r0 = (uint32_t)(n_rows * w->worker / w->f->n_workers);
-    *r1 = (uint32_t)(n_rows * (w->worker + 1) / w->f->n_workers);
+    const unsigned n = pool_active(w->f->pool);
+
+    *r0 = (uint32_t)(n_rows * w->worker / n);
+    *r1 = (uint32_t)(n_rows * (w->worker + 1) / n);
 }
 
 size_t fwd_kv_block_bytes(const struct model *m)
@@ -356,5 +358,5 @@ static void run_worker(void *arg, unsigned worker)
 void fwd_run(struct fwd *f)
 {
     fwd__plan(f);
-    pool_run(f->pool, run_worker, f);
+    pool_run_on(f->pool, pool_fit(f->pool), run_worker, f);
 }

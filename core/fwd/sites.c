@@ -57,8 +57,9 @@ static size_t tile_cols(const struct fwd *f, const struct gemm_weight *w, uint32
 {
     const size_t panel = gemm_panel(w), most = n_rows <= FEW_ROWS ? FEW_COLS : TILE_COLS;
     const size_t n_out = gemm_n_out(w);
-    const size_t n_each = (n_out + most * f->n_workers - 1) / (most * f->n_workers);
-    const size_t n_tiles = n_each * f->n_workers;
+    const size_t n_active = pool_active(f->pool);
+    const size_t n_each = (n_out + most * n_active - 1) / (most * n_active);
+    const size_t n_tiles = n_each * n_active;
 
     return (n_out + n_tiles * panel - 1) / (n_tiles * panel) * panel;
 }
