@@ -7,6 +7,8 @@
 #include "core/tok/tok_pattern.h"
 #include "core/tok/tok_unicode.h"
 
+const char tok__mark[] = "\xe2\x96\x81";
+
 static int add(struct tok__stages *s, enum tok__stage_kind kind, struct tok__stage **out,
                struct core_err *err)
 {
@@ -77,6 +79,59 @@ int tok__build_byte_level(struct tok__stages *s, bool prefix_space, bool use_reg
     if (rc == 0 && use_regex)
         rc = tok__build_split(s, tok__pattern_gpt2, strlen(tok__pattern_gpt2), err);
     return rc == 0 ? add(s, TOK__BYTES, &v, err) : rc;
+}
+
+int tok__build_metaspace(struct tok__stages *s, const char *mark, enum tok__scheme scheme,
+                         bool split, struct core_err *err)
+{
+    struct tok__stage *v;
+    int rc = tok__build_replace(s, " ", mark, err);
+
+    if (rc == 0 && scheme != TOK__NEVER)
+        rc = tok__build_prepend(s, mark, strlen(mark), scheme == TOK__FIRST, err);
+    if (rc != 0 || !split)
+        return rc;
+    rc = add(s, TOK__CUT, &v, err);
+    if (rc != 0)
+        return rc;
+    v->pat.kind = TOK__BY_STRING;
+    v->behavior = TOK__MERGED_WITH_NEXT;
+    return tok__str_set(&v->pat.str, mark, strlen(mark)) ? 0 : core_err_nomem(err, "tokenizer");
+}
+
+int tok__build_replace(struct tok__stages *s, const char *from, const char *to,
+                       struct core_err *err)
+{
+    struct tok__stage *v;
+    const int rc = add(s, TOK__REPLACE, &v, err);
+
+    if (rc != 0)
+        return rc;
+    v->pat.kind = TOK__BY_STRING;
+    return tok__str_set(&v->arg, to, strlen(to)) && tok__str_set(&v->pat.str, from, strlen(from))
+               ? 0
+               : core_err_nomem(err, "tokenizer");
+}
+
+int tok__build_spm_decoder(struct tok *tok, bool strips, struct core_err *err)
+{
+    struct tok__decoder *d;
+    int rc = tok__build_decoder(tok, TOK__DEC_REPLACE, " ", false, err);
+
+    if (rc != 0)
+        return rc;
+    d = &tok->decoder.v[tok->decoder.n - 1];
+    d->pat.kind = TOK__BY_STRING;
+    if (!tok__str_set(&d->pat.str, tok__mark, strlen(tok__mark)))
+        return core_err_nomem(err, "decoder");
+    rc = tok__build_decoder(tok, TOK__DEC_BYTE_FALLBACK, "", false, err);
+    if (rc == 0)
+        rc = tok__build_decoder(tok, TOK__DEC_FUSE, "", false, err);
+    if (rc == 0 && strips)
+        rc = tok__build_decoder(tok, TOK__DEC_STRIP, " ", false, err);
+    if (rc == 0 && strips)
+        tok->decoder.v[tok->decoder.n - 1].start = 1;
+    return rc;
 }
 
 int tok__build_cls_sep(struct tok__post *p, int32_t cls, int32_t sep, bool is_roberta,

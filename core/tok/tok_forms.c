@@ -13,12 +13,6 @@
 #include "core/tok/tok_internal.h"
 #include "core/tok/tok_unicode.h"
 
-struct tok__item {
-    uint32_t cp;
-    int32_t change;
-    uint8_t class; /* canonical combining class */
-};
-
 enum { DECOMPOSED_MAX = 18 }; /* U+FDFA */
 
 static bool is_stable(const struct tok__work *w, uint32_t start, uint32_t end)
@@ -35,13 +29,17 @@ static bool is_stable(const struct tok__work *w, uint32_t start, uint32_t end)
     return true;
 }
 
-static bool reserve(struct tok__work *w, size_t n)
+bool tok__items_reserve(struct tok__work *w, size_t n)
 {
+    if (n <= w->cap_items)
+        return true;
     for (int k = 0; k < 2; k++) {
         size_t cap = w->cap_items;
 
-        if (!tok__grow(&w->items[k], &cap, n, sizeof(*w->items[k])))
+        if (!tok__grow(&w->items[k], &cap, n, sizeof(*w->items[k]))) {
+            w->spare.is_short = true;
             return false;
+        }
         if (k == 1)
             w->cap_items = cap;
     }
@@ -66,7 +64,7 @@ static size_t decompose(struct tok__work *w, uint32_t start, uint32_t end, bool 
         int boundclass = 0;
 
         i += (uint32_t)tok__get(w->text.p + i, &cp);
-        if (n + DECOMPOSED_MAX > w->cap_items && !reserve(w, n + DECOMPOSED_MAX))
+        if (!tok__items_reserve(w, n + DECOMPOSED_MAX))
             return SIZE_MAX;
         if (!(tok__class(cp) & TOK__UNSTABLE)) {
             w->items[0][n++] = (struct tok__item){.cp = cp};
@@ -152,9 +150,8 @@ static size_t compose(struct tok__item *v, size_t n)
     return k;
 }
 
-/* Writes the items, giving each the origin that its change says. */
-static void apply(struct tok__work *w, const struct tok__item *v, size_t n, uint32_t start,
-                  uint32_t end)
+void tok__items_apply(struct tok__work *w, const struct tok__item *v, size_t n, uint32_t start,
+                      uint32_t end)
 {
     uint32_t at = start, cp;
 
@@ -177,12 +174,10 @@ void tok__edit_form(const struct tok__stage *s, struct tok__work *w, uint32_t st
         return;
     }
     n = decompose(w, start, end, s->is_compat);
-    if (n == SIZE_MAX) {
-        w->spare.is_short = true;
+    if (n == SIZE_MAX)
         return;
-    }
     reorder(w, n);
     if (s->is_composed)
         n = compose(w->items[1], n);
-    apply(w, w->items[1], n, start, end);
+    tok__items_apply(w, w->items[1], n, start, end);
 }

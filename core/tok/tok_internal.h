@@ -17,6 +17,7 @@
 #include "core/tok/tok.h"
 #include "core/tok/tok_model.h"
 
+struct tok__charsmap;
 struct tok__regex;
 
 /* Inputs from here on are refused: texts may grow 64-fold and still fit 32 bits. */
@@ -70,6 +71,21 @@ struct tok__merge {
     int32_t id;   /* what comes out */
 };
 
+/* A character of a new text and how it came about (tok_forms.c). */
+struct tok__item {
+    uint32_t cp;
+    int32_t change; /* 0 stands for one old character, 1 is extra, -k swallows k more */
+    uint8_t class;  /* canonical combining class */
+};
+
+/* How the best way to a byte arrives there (tok_unigram.c). */
+enum { TOK__NODE_NONE = -2 };
+struct tok__node {
+    double score;
+    uint32_t from;
+    int32_t id; /* TOK__NODE_NONE = not reached */
+};
+
 struct tok__work {
     struct tok__text text, spare;
     struct tok__splits list, next;
@@ -83,6 +99,8 @@ struct tok__work {
     struct tok__symbol *symbols; /* tok_bpe.c */
     struct tok__merge *heap;
     size_t cap_symbols, cap_heap;
+    struct tok__node *nodes; /* tok_unigram.c */
+    size_t cap_nodes;
     void *match_data, *match_context; /* tok_regex.c */
     uint64_t budget;                  /* of matching steps, for the whole input */
     unsigned n_failed;                /* attempts */
@@ -143,11 +161,13 @@ enum tok__stage_kind {
     TOK__CJK,   /* spaces around CJK characters */
     TOK__DROP,  /* characters of `mask` */
     TOK__LOWER,
-    TOK__FORM,    /* NFC, NFD, NFKC, NFKD: is_compat, is_composed */
-    TOK__STRIP,   /* white space, left and/or right */
-    TOK__PREPEND, /* `arg`, see unless_there and only_first */
-    TOK__REPLACE, /* what `pat` finds by `arg` */
-    TOK__BYTES,   /* each byte by the visible character that stands for it */
+    TOK__FORM,     /* NFC, NFD, NFKC, NFKD: is_compat, is_composed */
+    TOK__STRIP,    /* white space, left and/or right */
+    TOK__PREPEND,  /* `arg`, see unless_there and only_first */
+    TOK__REPLACE,  /* what `pat` finds by `arg` */
+    TOK__CHARSMAP, /* graphemes by what `map` says */
+    TOK__NMT,      /* control characters out, kinds of spaces to one */
+    TOK__BYTES,    /* each byte by the visible character that stands for it */
     TOK__FIRST_CUT,
     /* cuts: divide each split */
     TOK__CUT = TOK__FIRST_CUT, /* where `pat` says */
@@ -165,7 +185,8 @@ struct tok__stage {
     enum tok__behavior behavior;
     struct tok__str arg;
     struct tok__pattern pat;
-    char ascii[128]; /* CLEAN, LOWER: what becomes of an ASCII byte; 0 = dropped */
+    struct tok__charsmap *map; /* owned */
+    char ascii[128];           /* CLEAN, LOWER: what becomes of an ASCII byte; 0 = dropped */
 };
 struct tok__stages {
     struct tok__stage *v;
@@ -177,8 +198,25 @@ struct tok__stage *tok__stage_add(struct tok__stages *s, enum tok__stage_kind ki
 /* Runs all stages over the splits that are not added tokens. */
 int tok__stages_run(const struct tok__stages *s, struct tok__work *w, struct core_err *err);
 
-/* One split through TOK__FORM (tok_forms.c) into spare, or through a cut into next. */
+/* One split through TOK__FORM (tok_forms.c) or TOK__CHARSMAP into spare, or through a
+ * cut into next. */
 void tok__edit_form(const struct tok__stage *s, struct tok__work *w, uint32_t start, uint32_t end);
+void tok__edit_charsmap(const struct tok__stage *s, struct tok__work *w, uint32_t start,
+                        uint32_t end);
+/* Room for n items in both of w->items; a failure is remembered in spare. */
+bool tok__items_reserve(struct tok__work *w, size_t n);
+/* Writes n items that come of bytes [start, end) to spare, each with the origin that
+ * its change says. */
+void tok__items_apply(struct tok__work *w, const struct tok__item *v, size_t n, uint32_t start,
+                      uint32_t end);
+/* The byte after the grapheme that begins at byte i < end of s. */
+uint32_t tok__grapheme_end(const char *s, uint32_t i, uint32_t end);
+
+/* From the bytes of a precompiled_charsmap; an empty map maps nothing.
+ * CORE_E_ADAPTER_INVALID. */
+int tok__charsmap_new(struct tok__charsmap **out, const void *bytes, size_t n,
+                      struct core_err *err);
+void tok__charsmap_free(struct tok__charsmap *m);
 int tok__cut(const struct tok__stage *s, struct tok__work *w, uint32_t start, uint32_t end,
              struct core_err *err);
 
@@ -327,6 +365,17 @@ int tok__build_byte_level(struct tok__stages *s, bool prefix_space, bool use_reg
 /* Prepends text unless it is there; `only_first`: to the beginning of the input only. */
 int tok__build_prepend(struct tok__stages *s, const char *text, size_t n, bool only_first,
                        struct core_err *err);
+/* Each `from` by `to`. */
+int tok__build_replace(struct tok__stages *s, const char *from, const char *to,
+                       struct core_err *err);
+/* U+2581, which stands for a space in SentencePiece's vocabularies. */
+extern const char tok__mark[];
+/* Metaspace: spaces by `mark`, one in front if the scheme says so, cut before each. */
+enum tok__scheme { TOK__ALWAYS, TOK__FIRST, TOK__NEVER };
+int tok__build_metaspace(struct tok__stages *s, const char *mark, enum tok__scheme scheme,
+                         bool split, struct core_err *err);
+/* Marks to spaces, byte tokens to bytes, fused; `strips`: without one leading space. */
+int tok__build_spm_decoder(struct tok *tok, bool strips, struct core_err *err);
 /* Each match of the pattern by itself. */
 int tok__build_split(struct tok__stages *s, const char *pattern, size_t n, struct core_err *err);
 int tok__build_form(struct tok__stages *s, bool is_compat, bool is_composed, struct core_err *err);

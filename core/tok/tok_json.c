@@ -151,6 +151,32 @@ static int read_bpe(struct tok *tok, const json_t *o, struct core_err *err)
     return rc;
 }
 
+static int read_unigram(struct tok *tok, const json_t *o, struct core_err *err)
+{
+    const json_t *vocab = json_object_get(o, "vocab"), *unk = json_object_get(o, "unk_id");
+    bool byte_fallback = false;
+    json_int_t unk_id = -1;
+    int rc;
+
+    if (!json_is_array(vocab))
+        return wrong(o, "vocab", "a list", err);
+    rc = tok__json_bool(o, "byte_fallback", false, &byte_fallback, err);
+    if (rc == 0 && unk && !json_is_null(unk))
+        rc = tok__json_int(o, "unk_id", 0, &unk_id, err);
+    if (rc == 0)
+        rc = tok__unigram_new(&tok->model, json_array_size(vocab), err);
+    for (size_t i = 0; i < json_array_size(vocab) && rc == 0; i++) {
+        const json_t *row = json_array_get(vocab, i);
+        const json_t *text = json_array_get(row, 0), *score = json_array_get(row, 1);
+
+        if (json_array_size(row) != 2 || !json_is_string(text) || !json_is_number(score))
+            return wrong(o, "vocab", "a list of texts and scores", err);
+        rc = tok__unigram_add(&tok->model, json_string_value(text), json_string_length(text),
+                              json_number_value(score), err);
+    }
+    return rc == 0 ? tok__unigram_finish(&tok->model, unk_id, byte_fallback, err) : rc;
+}
+
 static int read_model(struct tok *tok, const json_t *o, struct core_err *err)
 {
     if (!json_is_object(o))
@@ -159,6 +185,8 @@ static int read_model(struct tok *tok, const json_t *o, struct core_err *err)
         return read_wordpiece(tok, o, err);
     if (strcmp(tok__json_type(o), "BPE") == 0)
         return read_bpe(tok, o, err);
+    if (strcmp(tok__json_type(o), "Unigram") == 0)
+        return read_unigram(tok, o, err);
     return tok__json_unsupported("a model", o, err);
 }
 

@@ -3,6 +3,8 @@
  * no table below names is refused by its name. */
 #include <string.h>
 
+#include "core/base/alloc.h"
+#include "core/base/buf.h"
 #include "core/base/err.h"
 #include "core/base/utf8.h"
 #include "core/tok/tok_internal.h"
@@ -166,6 +168,63 @@ static int norm_bytes(struct tok *tok, const json_t *o, struct core_err *err)
     return add(&tok->normalizer, TOK__BYTES, &s, err);
 }
 
+static int norm_nmt(struct tok *tok, const json_t *o, struct core_err *err)
+{
+    struct tok__stage *s;
+
+    (void)o;
+    return add(&tok->normalizer, TOK__NMT, &s, err);
+}
+
+static int base64_value(char c)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const char *hit = c ? strchr(digits, c) : NULL;
+
+    return hit ? (int)(hit - digits) : -1;
+}
+
+/* RFC 4648 with its padding; false if the text is something else. */
+static bool base64_decode(const char *s, size_t n, struct core_buf *out)
+{
+    const size_t n_pad = n < 2 || s[n - 1] != '=' ? 0 : s[n - 2] != '=' ? 1 : 2;
+    uint32_t bits = 0;
+
+    if (n % 4 != 0)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        const int value = i + n_pad >= n ? 0 : base64_value(s[i]);
+
+        if (value < 0)
+            return false;
+        bits = bits << 6 | (uint32_t)value;
+        if (i % 4 == 3) {
+            const char three[3] = {(char)(bits >> 16), (char)(bits >> 8), (char)bits};
+
+            core_buf_add(out, three, i + 1 == n ? 3 - n_pad : 3);
+        }
+    }
+    return true;
+}
+
+static int norm_charsmap(struct tok *tok, const json_t *o, struct core_err *err)
+{
+    const json_t *text = json_object_get(o, "precompiled_charsmap");
+    struct core_buf bytes = {0};
+    struct tok__stage *s;
+    int rc = add(&tok->normalizer, TOK__CHARSMAP, &s, err);
+
+    if (rc == 0 && (!json_is_string(text) ||
+                    !base64_decode(json_string_value(text), json_string_length(text), &bytes)))
+        rc = invalid(o, "\"precompiled_charsmap\" is not base64", err);
+    if (rc == 0 && bytes.is_short)
+        rc = core_err_nomem(err, "tokenizer");
+    if (rc == 0)
+        rc = tok__charsmap_new(&s->map, bytes.p, bytes.n, err);
+    core_buf_release(&bytes);
+    return rc;
+}
+
 int tok__json_normalizer(struct tok *tok, const json_t *o, struct core_err *err)
 {
     static const struct row rows[] = {{"BertNormalizer", norm_bert},
@@ -178,7 +237,9 @@ int tok__json_normalizer(struct tok *tok, const json_t *o, struct core_err *err)
                                       {"Strip", norm_strip},
                                       {"Prepend", norm_prepend},
                                       {"Replace", norm_replace},
-                                      {"ByteLevel", norm_bytes}};
+                                      {"ByteLevel", norm_bytes},
+                                      {"Nmt", norm_nmt},
+                                      {"Precompiled", norm_charsmap}};
     static const struct reader r = {"a normalizer", "normalizers", rows,
                                     sizeof(rows) / sizeof(rows[0])};
 
@@ -303,43 +364,30 @@ static int pre_delimiter(struct tok *tok, const json_t *o, struct core_err *err)
     return read_char(o, "delimiter", &s->pat.str, err);
 }
 
-/* Spaces by a visible character, one in front, cut before each. */
 static int pre_metaspace(struct tok *tok, const json_t *o, struct core_err *err)
 {
-    struct tok__stages *list = &tok->pretokenizer;
-    const char *mark = json_string_value(json_object_get(o, "replacement"));
-    const char *scheme;
-    struct tok__stage *s;
+    static const char *const schemes[] = {"always", "first", "never"};
+    struct tok__str mark = {0};
+    const char *name;
     bool prefix, split;
-    int rc = tok__json_str(o, "prepend_scheme", "always", &scheme, err);
+    int scheme = 0, rc = tok__json_str(o, "prepend_scheme", "always", &name, err);
 
     if (rc == 0)
         rc = tok__json_bool(o, "add_prefix_space", true, &prefix, err);
     if (rc == 0)
         rc = tok__json_bool(o, "split", true, &split, err);
-    if (rc == 0)
-        rc = add(list, TOK__REPLACE, &s, err);
-    if (rc == 0)
-        rc = read_char(o, "replacement", &s->arg, err);
-    if (rc != 0)
-        return rc;
-    s->pat.kind = TOK__BY_STRING;
-    if (!tok__str_set(&s->pat.str, " ", 1))
-        return core_err_nomem(err, "tokenizer");
-    if (!prefix && strcmp(scheme, "never") != 0)
-        return invalid(o, "\"add_prefix_space\" contradicts \"prepend_scheme\"", err);
-    if (strcmp(scheme, "always") == 0 || strcmp(scheme, "first") == 0)
-        rc = tok__build_prepend(list, mark, strlen(mark), scheme[0] == 'f', err);
-    else if (strcmp(scheme, "never") != 0)
+    while (rc == 0 && scheme < 3 && strcmp(name, schemes[scheme]) != 0)
+        scheme++;
+    if (rc == 0 && scheme == 3)
         rc = invalid(o, "an unknown \"prepend_scheme\"", err);
-    if (rc != 0 || !split)
-        return rc;
-    rc = add(list, TOK__CUT, &s, err);
-    if (rc != 0)
-        return rc;
-    s->pat.kind = TOK__BY_STRING;
-    s->behavior = TOK__MERGED_WITH_NEXT;
-    return read_char(o, "replacement", &s->pat.str, err);
+    else if (rc == 0 && !prefix && scheme != TOK__NEVER)
+        rc = invalid(o, "\"add_prefix_space\" contradicts \"prepend_scheme\"", err);
+    if (rc == 0)
+        rc = read_char(o, "replacement", &mark, err);
+    if (rc == 0)
+        rc = tok__build_metaspace(&tok->pretokenizer, mark.p, (enum tok__scheme)scheme, split, err);
+    core_free(mark.p);
+    return rc;
 }
 
 int tok__json_pretokenizer(struct tok *tok, const json_t *o, struct core_err *err)

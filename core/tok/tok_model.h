@@ -1,4 +1,4 @@
-/* core/tok/tok_model.h - what a model (WordPiece, BPE, later Unigram) is to the
+/* core/tok/tok_model.h - what a model (WordPiece, BPE, Unigram) is to the
  * rest of the tokenizer: a vocabulary and one function that cuts a word.
  *
  * The vocabulary is common to all kinds, so that lookups, decoding and added
@@ -100,5 +100,14 @@ int tok__bpe_add_merge(struct tok__model *model, const char *a, size_t n_a, cons
 /* A line "a b" of merges.txt or of an older tokenizer.json. */
 int tok__bpe_add_merge_line(struct tok__model *model, const char *line, size_t n,
                             struct core_err *err);
+
+/* Makes an empty model and the vocabulary for n tokens; then tok__unigram_add() for
+ * each in the order of their ids, then tok__unigram_finish(). */
+int tok__unigram_new(struct tok__model *model, size_t n, struct core_err *err);
+int tok__unigram_add(struct tok__model *model, const char *text, size_t n, double score,
+                     struct core_err *err);
+/* unk_id -1: none; a text with an unknown character is then an error. */
+int tok__unigram_finish(struct tok__model *model, int64_t unk_id, bool byte_fallback,
+                        struct core_err *err);
 
 #endif

@@ -17,6 +17,7 @@ void tok__stages_release(struct tok__stages *s)
     for (size_t i = 0; i < s->n; i++) {
         core_free(s->v[i].arg.p);
         tok__pattern_release(&s->v[i].pat);
+        tok__charsmap_free(s->v[i].map);
     }
     core_free(s->v);
     *s = (struct tok__stages){0};
@@ -198,6 +199,25 @@ static void edit_bytes(struct tok__work *w, uint32_t start, uint32_t end)
     }
 }
 
+/* SentencePiece's nmt rule as the library has it. */
+static void edit_nmt(struct tok__work *w, uint32_t start, uint32_t end)
+{
+    uint32_t cp;
+
+    for (uint32_t i = start, len; i < end; i += len) {
+        len = (uint32_t)tok__get(w->text.p + i, &cp);
+        if ((cp >= 1 && cp <= 8) || cp == 0xb || (cp >= 0xe && cp <= 0x1f) || cp == 0x7f ||
+            cp == 0x8f || cp == 0x9f)
+            continue;
+        if (cp == '\t' || cp == '\n' || cp == '\f' || cp == '\r' || cp == 0x1680 ||
+            (cp >= 0x200b && cp <= 0x200f) || cp == 0x2028 || cp == 0x2029 || cp == 0x2581 ||
+            cp == 0xfeff || cp == 0xfffd)
+            tok__text_add(&w->spare, " ", 1, w->text.at[i]);
+        else
+            tok__text_copy(&w->spare, &w->text, i, i + len);
+    }
+}
+
 static int edit_replace(const struct tok__stage *s, struct tok__work *w, uint32_t start,
                         uint32_t end, struct core_err *err)
 {
@@ -247,6 +267,12 @@ static int edit(const struct tok__stage *s, struct tok__work *w, uint32_t start,
     case TOK__BYTES:
         edit_bytes(w, start, end);
         break;
+    case TOK__CHARSMAP:
+        tok__edit_charsmap(s, w, start, end);
+        break;
+    case TOK__NMT:
+        edit_nmt(w, start, end);
+        break;
     default:
         return core_err_set(err, CORE_E_INTERNAL, "stage %d is no edit", (int)s->kind);
     }
@@ -288,6 +314,8 @@ static int edit_all(const struct tok__stage *s, struct tok__work *w, struct core
         w->is_ascii = (unsigned char)s->arg.p[i] < 0x80;
     if (s->kind == TOK__BYTES)
         w->is_ascii = false;
+    for (size_t i = 0; w->is_ascii && s->kind == TOK__CHARSMAP && i < w->text.n; i++)
+        w->is_ascii = (unsigned char)w->text.p[i] < 0x80;
     return 0;
 }
 

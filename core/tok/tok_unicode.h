@@ -37,6 +37,10 @@ static inline unsigned tok__class(uint32_t cp)
     return tok__class_bits[tok__class_block[block * TOK__BLOCK + cp % TOK__BLOCK] - 'A'];
 }
 
+/* Classes for tok__grapheme_end() (tests/oracle/tok_grapheme.py): letters from 'A'. */
+extern const uint8_t tok__grapheme_index[TOK__N_BLOCKS];
+extern const char tok__grapheme_block[];
+
 /* The CJK blocks that BertNormalizer puts spaces around. */
 static inline bool tok__is_cjk(uint32_t cp)
 {

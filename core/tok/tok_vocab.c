@@ -102,8 +102,8 @@ int tok__vocab_add(struct tok__vocab *v, const char *text, size_t n, int64_t id,
     int32_t old;
 
     if (id < 0 || (uint64_t)id >= v->id_max)
-        return core_err_set(err, CORE_E_ADAPTER_INVALID, "vocabulary: token \"%.40s\" has id %lld",
-                            text, (long long)id);
+        return core_err_set(err, CORE_E_ADAPTER_INVALID, "vocabulary: token \"%.*s\" has id %lld",
+                            n > 40 ? 40 : (int)n, text, (long long)id);
     if (2 * (v->n_entries + 1) > v->n_slots)
         return core_err_set(err, CORE_E_INTERNAL, "vocabulary: more entries than announced");
     if (!tok__grow(&v->by_id, &v->cap_ids, (size_t)id + 1, sizeof(*v->by_id)) ||

@@ -175,5 +175,6 @@ void tok__work_release(struct tok__work *w)
     core_free(w->items[1]);
     core_free(w->symbols);
     core_free(w->heap);
+    core_free(w->nodes);
     *w = (struct tok__work){0};
 }

@@ -147,10 +147,10 @@ END_TEST
 START_TEST(what_is_not_known_is_refused_by_its_name)
 {
     static const char *const cases[][2] = {
-        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", "Unigram"},
-        {"{\"normalizer\":{\"type\":\"Precompiled\"}," MODEL "}", "Precompiled"},
-        {"{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Nmt\"}]}," MODEL "}",
-         "Nmt"},
+        {"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{}}}", "WordLevel"},
+        {"{\"normalizer\":{\"type\":\"Unheard\"}," MODEL "}", "Unheard"},
+        {"{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Odd\"}]}," MODEL "}",
+         "Odd"},
         {"{\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}," MODEL "}", "UnicodeScripts"},
         {"{\"post_processor\":{\"type\":\"Unheard\"}," MODEL "}", "Unheard"},
         {"{\"decoder\":{\"type\":\"CTC\"}," MODEL "}", "CTC"},
