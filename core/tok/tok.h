@@ -1,18 +1,27 @@
 /* core/tok/tok.h - text to token ids and back, equal to the `tokenizers`
- * library (ids and offsets), from four kinds of file:
+ * library (ids and offsets), from these kinds of file:
  *
  *   tokenizer.json                 Hugging Face fast tokenizer
- *   vocab.txt (+ tokenizer_config) WordPiece with BERT's normaliser
- *   vocab.json + merges.txt        byte-level BPE (GPT-2)
+ *   vocab.txt                      WordPiece with BERT's normaliser
+ *   vocab.json + merges.txt        byte-level BPE: GPT-2, RoBERTa, BART, Qwen 2
+ *   spm.model, spiece.model,       SentencePiece, Unigram or BPE: DeBERTa v2, T5,
+ *   sentencepiece.bpe.model,       XLM-R, mBART, Llama 2, Mistral, Phi 3, Gemma
+ *   tokenizer.model
  *   GGUF metadata                  tokenizer.ggml.model "gpt2" (BPE, with the
  *                                  pre-tokenizer named by tokenizer.ggml.pre),
+ *                                  "llama" (SentencePiece's BPE), "t5" (Unigram),
  *                                  "bert" (WordPiece)
  *
+ * What stands between a vocabulary without a tokenizer.json and a tokenizer is the
+ * rule of its tokenizer_class (the table in tok_family.c), with what
+ * tokenizer_config.json, special_tokens_map.json and added_tokens.json say; the rules
+ * are those of transformers 4, which the published tokenizer.json files follow.
+ *
  * Inside, a tokenizer is a pipeline of stages, as in the library: added-token
- * split -> normaliser -> pre-tokenizer -> model -> post-processor. A model kind is
- * a small table of functions, so that Unigram takes its seat beside WordPiece and
- * BPE (core/tok/tok_model.h) without a change here. A stage of tokenizer.json
- * that we do not know is refused by name (CORE_E_ADAPTER_UNSUPPORTED).
+ * split -> normaliser -> pre-tokenizer -> model -> post-processor. A model kind
+ * (WordPiece, BPE, Unigram) is a small table of functions (core/tok/tok_model.h). A
+ * stage of tokenizer.json, a tokenizer class or a GGUF kind that we do not know is
+ * refused by name (CORE_E_ADAPTER_UNSUPPORTED).
  *
  * Threads: a tokenizer is immutable after open; any number of threads encode at
  * once. Offsets are Unicode code points of the original text, end exclusive.
@@ -25,6 +34,7 @@
 #include <stdint.h>
 
 struct core_err;
+struct core_file;
 struct gguf;
 struct tok;
 
@@ -40,9 +50,17 @@ int tok_open_wordpiece(struct tok **out, const void *vocab, size_t n_bytes, bool
 int tok_open_bpe(struct tok **out, const void *vocab, size_t n_vocab, const void *merges,
                  size_t n_merges, struct core_err *err);
 int tok_open_gguf(struct tok **out, const struct gguf *g, struct core_err *err);
-/* From g if it is not NULL; else from a folder (tokenizer.json, else vocab.json and
- * merges.txt, else vocab.txt with tokenizer_config.json), a tokenizer.json, a
- * vocab.txt or a .gguf. CORE_E_NO_TOKENIZER if there is none. */
+/* From the files of a model's folder, found by their names (those above and
+ * config.json): tokenizer.json if it is there, else by the rule of `tokenizer_class`;
+ * NULL: of tokenizer_config.json's class, else of config.json's model_type, else by
+ * GPT-2's or BERT's rule if the names tell. Borrows nothing after the call.
+ * CORE_E_NO_TOKENIZER if the vocabulary is not there; CORE_E_ADAPTER_UNSUPPORTED for
+ * an unknown class, for a SentencePiece file without a class, for model types other
+ * than UNIGRAM and BPE; CORE_E_ADAPTER_INVALID, CORE_E_NOMEM. */
+int tok_open_files(struct tok **out, const char *tokenizer_class, const struct core_file *files,
+                   size_t n_files, struct core_err *err);
+/* From g if it is not NULL; else from a folder (as tok_open_files()), a
+ * tokenizer.json, a vocab.txt or a .gguf. CORE_E_NO_TOKENIZER if there is none. */
 int tok_open_path(struct tok **out, const char *path, const struct gguf *g, struct core_err *err);
 void tok_close(struct tok **tok);
 

@@ -9,6 +9,7 @@
 #include "core/base/file.h"
 #include "core/base/pyjson.h"
 #include "core/base/utf8.h"
+#include "core/tok/tok_family.h"
 #include "core/tok/tok_internal.h"
 #include "core/tok/tok_unicode.h"
 #include "core/weights/weights.h"
@@ -137,17 +138,25 @@ static int read_merges(struct tok *tok, const char *p, size_t n_bytes, struct co
     return rc;
 }
 
+int tok__read_bpe(struct tok *tok, const struct core_file *vocab, const struct core_file *merges,
+                  struct core_err *err)
+{
+    const int rc = read_vocab_json(tok, vocab->bytes, vocab->n_bytes, err);
+
+    return rc == 0 ? read_merges(tok, merges->bytes, merges->n_bytes, err) : rc;
+}
+
 int tok_open_bpe(struct tok **out, const void *vocab, size_t n_vocab, const void *merges,
                  size_t n_merges, struct core_err *err)
 {
     static const char *const specials[] = {"<|endoftext|>"};
+    const struct core_file files[] = {{.bytes = vocab, .n_bytes = n_vocab},
+                                      {.bytes = merges, .n_bytes = n_merges}};
     struct tok *tok = NULL;
     int rc = tok__new(&tok, err);
 
     if (rc == 0)
-        rc = read_vocab_json(tok, vocab, n_vocab, err);
-    if (rc == 0)
-        rc = read_merges(tok, merges, n_merges, err);
+        rc = tok__read_bpe(tok, &files[0], &files[1], err);
     if (rc == 0)
         rc = tok__build_byte_level(&tok->pretokenizer, false, true, err);
     if (rc == 0)
@@ -160,6 +169,105 @@ int tok_open_bpe(struct tok **out, const void *vocab, size_t n_vocab, const void
         *out = tok;
     else
         tok_close(&tok);
+    return rc;
+}
+
+/* ---- folders -------------------------------------------------------------- */
+
+/* do_lower_case and strip_accents of tokenizer_config.json. */
+static int open_bert(struct tok **out, const struct tok__config *c, const struct core_file *vocab,
+                     struct core_err *err)
+{
+    bool lowercase, strip_accents, cjk;
+    int rc = tok__config_bool(c, "do_lower_case", true, true, &lowercase, err);
+
+    if (rc == 0)
+        rc = tok__config_bool(c, "strip_accents", lowercase, lowercase, &strip_accents, err);
+    if (rc == 0)
+        rc = tok__config_bool(c, "tokenize_chinese_chars", true, true, &cjk, err);
+    if (rc == 0 && !cjk)
+        rc = core_err_set(err, CORE_E_ADAPTER_UNSUPPORTED,
+                          "tokenizer_config.json: tokenize_chinese_chars false");
+    return rc == 0 ? tok_open_wordpiece(out, vocab->bytes, vocab->n_bytes, lowercase, strip_accents,
+                                        err)
+                   : rc;
+}
+
+/* Without a class: what the names of the files tell, which SentencePiece's do not. */
+static int open_by_name(struct tok **out, const struct tok__config *c, const struct core_file *f,
+                        size_t n, struct core_err *err)
+{
+    const struct core_file *json = core_file_find(f, n, "vocab.json");
+    const struct core_file *merges = core_file_find(f, n, "merges.txt");
+    const struct core_file *txt = core_file_find(f, n, "vocab.txt");
+
+    if (json && merges)
+        return tok_open_bpe(out, json->bytes, json->n_bytes, merges->bytes, merges->n_bytes, err);
+    if (json)
+        return core_err_set(err, CORE_E_NO_TOKENIZER, "there is a vocab.json but no merges.txt");
+    if (txt)
+        return open_bert(out, c, txt, err);
+    return core_err_set(err, CORE_E_ADAPTER_UNSUPPORTED,
+                        "a SentencePiece file, but no tokenizer_class in tokenizer_config.json and "
+                        "no model_type in config.json to say how to use it");
+}
+
+static int open_family(struct tok **out, const struct tok__config *c, const struct core_file *f,
+                       size_t n, struct core_err *err)
+{
+    const struct tok__family *family = c->family;
+    const struct core_file *found[2] = {NULL, NULL};
+
+    for (int i = 0; i < 2 && family->files[i]; i++) {
+        found[i] = core_file_find(f, n, family->files[i]);
+        if (!found[i])
+            return core_err_set(err, CORE_E_NO_TOKENIZER,
+                                "the model's folder has no tokenizer.json, and no %s for a %s",
+                                family->files[i], family->class);
+    }
+    if (family->rule == TOK__RULE_BERT)
+        return open_bert(out, c, found[0], err);
+    return found[1] ? tok__family_bpe(out, c, found[0], found[1], err)
+                    : tok__family_spm(out, c, found[0], err);
+}
+
+/* Every name that tok_open_files() looks at: first what can be a tokenizer by itself. */
+static const char *const names[] = {"tokenizer.json",
+                                    "vocab.json",
+                                    "vocab.txt",
+                                    "spm.model",
+                                    "spiece.model",
+                                    "sentencepiece.bpe.model",
+                                    "tokenizer.model",
+                                    "merges.txt",
+                                    "tokenizer_config.json",
+                                    "special_tokens_map.json",
+                                    "added_tokens.json",
+                                    "config.json"};
+enum { N_VOCABULARIES = 7, N_NAMES = sizeof(names) / sizeof(names[0]) };
+
+int tok_open_files(struct tok **out, const char *tokenizer_class, const struct core_file *files,
+                   size_t n_files, struct core_err *err)
+{
+    const struct core_file *json = core_file_find(files, n_files, names[0]);
+    struct tok__config c;
+    bool any = false;
+    int rc;
+
+    if (json)
+        return tok_open_json(out, json->bytes, json->n_bytes, err);
+    for (int i = 1; i < N_VOCABULARIES; i++)
+        any |= core_file_find(files, n_files, names[i]) != NULL;
+    if (!any)
+        return core_err_set(err, CORE_E_NO_TOKENIZER,
+                            "the model's folder has no tokenizer.json, vocab.json, vocab.txt or "
+                            "SentencePiece file");
+    rc = tok__config_read(&c, tokenizer_class, files, n_files, err);
+    if (rc != 0)
+        return rc;
+    rc = c.family ? open_family(out, &c, files, n_files, err)
+                  : open_by_name(out, &c, files, n_files, err);
+    tok__config_release(&c);
     return rc;
 }
 
@@ -178,75 +286,28 @@ static int map_in(const char *folder, const char *name, struct core_map *m, bool
     return *there ? core_map_open(m, path, err) : 0;
 }
 
-/* do_lower_case and strip_accents of tokenizer_config.json. */
-static int read_config(const char *folder, bool *lowercase, bool *strip_accents,
-                       struct core_err *err)
-{
-    struct core_map m;
-    json_error_t why;
-    json_t *root, *v;
-    bool there;
-    int rc = map_in(folder, "tokenizer_config.json", &m, &there, err);
-
-    *lowercase = *strip_accents = true;
-    if (rc != 0 || !there)
-        return rc;
-    root = core_pyjson_load(m.bytes, m.n_bytes, &why);
-    v = json_object_get(root, "do_lower_case");
-    if (json_is_boolean(v))
-        *lowercase = json_is_true(v);
-    v = json_object_get(root, "strip_accents");
-    *strip_accents = json_is_boolean(v) ? json_is_true(v) : *lowercase;
-    if (!json_is_object(root))
-        rc =
-            core_err_set(err, CORE_E_ADAPTER_INVALID, "tokenizer_config.json is not a JSON object");
-    else if (json_is_false(json_object_get(root, "tokenize_chinese_chars")))
-        rc = core_err_set(err, CORE_E_ADAPTER_UNSUPPORTED,
-                          "tokenizer_config.json: tokenize_chinese_chars false");
-    json_decref(root);
-    core_map_release(&m);
-    return rc;
-}
-
-static int open_bpe_folder(struct tok **out, const char *folder, const struct core_map *vocab,
-                           struct core_err *err)
-{
-    struct core_map merges;
-    bool there;
-    int rc = map_in(folder, "merges.txt", &merges, &there, err);
-
-    if (rc == 0 && !there)
-        rc = core_err_set(err, CORE_E_NO_TOKENIZER, "there is a vocab.json but no merges.txt");
-    if (rc == 0)
-        rc = tok_open_bpe(out, vocab->bytes, vocab->n_bytes, merges.bytes, merges.n_bytes, err);
-    core_map_release(&merges);
-    return rc;
-}
-
 static int open_folder(struct tok **out, const char *folder, struct core_err *err)
 {
-    static const char *const names[] = {"tokenizer.json", "vocab.json", "vocab.txt"};
-    bool lowercase, strip_accents;
+    struct core_map maps[N_NAMES] = {{0}};
+    struct core_file files[N_NAMES];
+    size_t n = 0;
+    int rc = 0;
 
-    for (int i = 0; i < 3; i++) {
-        struct core_map m;
+    for (int i = 0; i < N_NAMES && rc == 0; i++) {
         bool there;
-        int rc = map_in(folder, names[i], &m, &there, err);
 
-        if (rc == 0 && !there)
-            continue;
-        if (rc == 0 && i == 0)
-            rc = tok_open_json(out, m.bytes, m.n_bytes, err);
-        else if (rc == 0 && i == 1)
-            rc = open_bpe_folder(out, folder, &m, err);
-        else if (rc == 0 && (rc = read_config(folder, &lowercase, &strip_accents, err)) == 0)
-            rc = tok_open_wordpiece(out, m.bytes, m.n_bytes, lowercase, strip_accents, err);
-        core_map_release(&m);
-        return rc;
+        rc = map_in(folder, names[i], &maps[i], &there, err);
+        if (rc == 0 && there)
+            files[n++] = (struct core_file){
+                .name = names[i], .bytes = maps[i].bytes, .n_bytes = maps[i].n_bytes};
+        if (rc == 0 && there && i == 0)
+            break; /* nothing else is needed */
     }
-    return core_err_set(err, CORE_E_NO_TOKENIZER,
-                        "the model's folder has no tokenizer.json, "
-                        "vocab.json or vocab.txt");
+    if (rc == 0)
+        rc = tok_open_files(out, NULL, files, n, err);
+    for (int i = 0; i < N_NAMES; i++)
+        core_map_release(&maps[i]);
+    return rc;
 }
 
 static bool ends_with(const char *s, const char *end)
