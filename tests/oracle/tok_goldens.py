@@ -1,7 +1,9 @@
 """Writes tests/golden/tok/: small tokenizers of every kind that core/tok reads, and what the
 `tokenizers` library makes of about 300 texts with each.
 
-    python tests/oracle/tok_goldens.py tests/golden/tok
+    python tests/oracle/tok_goldens.py tests/golden/tok [families]
+
+`families` makes those of the tokenizer classes only (tok_families.py; needs ORACLE_ADAPTERS).
 
 Texts are made here: sentences from word lists of three languages, and strings of characters that
 Unicode 14 assigns. The tokenizers of the two real models that tools/models.sh fetches get results too,
@@ -13,7 +15,9 @@ two vocabularies are made here.
 import json
 import os
 import random
+import shutil
 import sys
+import tempfile
 import unicodedata
 from collections import Counter
 from pathlib import Path
@@ -25,6 +29,8 @@ from tokenizers import normalizers as N
 from tokenizers import pre_tokenizers as P
 from tokenizers import processors as X
 from tokenizers import trainers
+
+import tok_families
 
 WORDS = """the a an of and to in is are that with for from one two three many task tasks model
 adapter adapters frozen server batch token tokens unbelievable don't it's we'll I've they're you'd John's
@@ -40,6 +46,7 @@ PIECES = list(" \t\n\r'\"#-_.,!?0123456789aAbBeEsStTİıßſﬀΣσς") + [
     "e\u0301", "A\u030a", "\u0323\u0307", "'S", "'LL", "'\u017f", "<|endoftext|>", "[MASK]", " [SEP] ", "<s>", "<tool>",
     "ﬁ", "①", "Ⅷ", "\U0001d7d8", "שלום", "Привет", "γειά", "สวัสดี", "\u0928\u093f", "ẛ̣",
 ]
+ORACLE_ADAPTERS = os.environ.get("ORACLE_ADAPTERS")
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -246,6 +253,93 @@ def make_kinds(corpus):
     }
 
 
+# ---- tokenizer classes, and tokenizer.json with Unigram ------------------------
+
+# Clusters that the precompiled map sees as a whole, and texts that look like tokens.
+CLUSTERS = PIECES + list("aeｅＡﾊ㎏①ﾞ½©®‼⌚가각कष") + [
+    "\u1160", "\u11a8", "\u094d", "\u093f", "\u0301", "\u200d", "\u200c", "\u0600", "\u06dd", "\u0958", "\u0a33", "\ufe0f",
+    "a\u0301", "ｅ\u0301", "©\u200d", "©\u200d©\u0301", "\u0600a", "각\u0301", "\u0915\u094d\u0937\u0301", "\r\n", "  ", "   ",
+    "<mask>", " <mask> ", "<unk>", "</s>", "<s>a", "<extra_id_0>", "<extra_id_11> ", "[UNK]", "<start_of_turn>", "\n\n",
+    "de_DE", "en_XX", "<|im_end|>", "<tool>  x", "the model", "▁", "<0x41>", "\ufdfa", "漢",
+]
+
+
+def make_family_texts(rng):
+    texts = ["", " ", "  a", "a  ", "\n", "\x1c", "\u00ad", "\u00ada", "x" * 600, "漢" * 40, "▁a", " <mask>", "a" * 9 + "\u0301" * 9]
+    texts += [sentence(rng) for _ in range(25)]
+    texts += ["".join(rng.choice(CLUSTERS) for _ in range(rng.randint(1, 14))) for _ in range(70)]
+    return texts + [[sentence(rng), sentence(rng)] for _ in range(8)] + [["", "a"], ["a", ""]]
+
+
+def unigram(corpus, rng, normalizer, pre, decoder, byte_fallback):
+    """A vocabulary made here, of the beginnings and the rest of words, with scores that often tie."""
+    words = count_words(corpus, normalizer, pre)
+    parts = Counter()
+    for w, n in words.items():
+        for i in range(1, len(w) + 1):
+            parts[w[:i]] += n
+            parts[w[i - 1 :]] += n
+    best = sorted(parts, key=lambda p: (-parts[p] * len(p), p))[:300]
+    bytes_ = ["<0x%02X>" % b for b in range(256)] if byte_fallback else []
+    vocab = [("<pad>", 0.0), ("<unk>", 0.0)] + [(b, 0.0) for b in bytes_]
+    vocab += [(p, -rng.randint(2, 24) / 2) for p in best if p not in ("<pad>", "<unk>")]
+    t = Tokenizer(models.Unigram(vocab, unk_id=1, byte_fallback=byte_fallback))
+    t.normalizer, t.pre_tokenizer, t.decoder = normalizer, pre, decoder
+    t.add_special_tokens(["<pad>", AddedToken("<unk>", normalized=True), AddedToken("<mask>", lstrip=True)])
+    return t
+
+
+def modernbert(corpus):
+    t = bpe(corpus, P.ByteLevel(add_prefix_space=False), N.NFC(), added=[special(s) for s in ("[UNK]", "[CLS]", "[SEP]", "[PAD]")])
+    t.add_tokens([AddedToken(" " * n) for n in range(8, 1, -1)] + [special("[MASK]", lstrip=True)])
+    t.post_processor = X.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[(s, t.token_to_id(s)) for s in ("[CLS]", "[SEP]")])
+    return t
+
+
+def make_json_kinds(corpus, rng, charsmap):
+    spm = D.Sequence([D.Replace("▁", " "), D.ByteFallback(), D.Fuse(), D.Strip(" ", 1, 0)])
+    return {
+        "unigram-bytes": unigram(
+            corpus, rng, N.Sequence([N.Nmt(), N.NFKC(), N.Replace(Regex(" {2,}"), " ")]), P.Metaspace(), spm, True),
+        "unigram-words": unigram(
+            corpus, rng, N.Sequence([N.Precompiled(charsmap), N.NFKD(), N.StripAccents(), N.Lowercase(), N.Strip(), N.Prepend("_")]),
+            P.Sequence([P.WhitespaceSplit(), P.Digits(True), P.Punctuation()]), D.Metaspace("_", "never"), False),
+        "unigram-whole": unigram(
+            corpus, rng, N.Sequence([N.Strip(left=True, right=False), N.Replace(" ", "▁")]), P.Metaspace(split=False, prepend_scheme="first"),
+            D.Metaspace(prepend_scheme="first"), False),
+        "modernbert": modernbert(corpus),
+    }
+
+
+def charsmap_of(spm_file):
+    from transformers.utils import sentencepiece_model_pb2_new as pb
+
+    model = pb.ModelProto()
+    model.ParseFromString(Path(spm_file).read_bytes())
+    return model.normalizer_spec.precompiled_charsmap
+
+
+def make_families(out, corpus):
+    rng = random.Random(15)
+    texts = make_family_texts(rng)
+    lines = ",\n".join(json.dumps(t) for t in texts)
+    (out / "texts-families.json").write_text(f"[\n{lines}\n]\n")
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch)
+        (made / "corpus").write_text("".join(" ".join(t.split()) + "\n" for t in corpus))
+        tok_families.make(made, made / "corpus", 240, small_maps=True)
+        for name in tok_families.NAMES:
+            shutil.copytree(made / name, out / "families" / name, dirs_exist_ok=True)
+            t = Tokenizer.from_file(str(made / "json" / f"{name}.json"))
+            write(out, f"family-{name}", f"families/{name}", run(t, texts), **{"from": "texts-families.json"})
+        charsmap = charsmap_of(made / "t5" / "spiece.model")
+    for name, t in make_json_kinds(corpus, rng, charsmap).items():
+        save(t, out / f"files/{name}.json")
+        write(out, name, f"files/{name}.json", run(t, texts), **{"from": "texts-families.json"})
+
+
 # ---- results ------------------------------------------------------------------
 
 
@@ -305,6 +399,10 @@ def main():
     (out / "files").mkdir(parents=True, exist_ok=True)
     rng = random.Random(14)
     corpus = [sentence(rng) for _ in range(1500)]
+    if ORACLE_ADAPTERS:
+        make_families(out, corpus)
+    if sys.argv[2:] == ["families"]:
+        return
     texts = make_texts(rng)
     lines = ",\n".join(json.dumps(t) for t in texts)
     (out / "texts.json").write_text(f"[\n{lines}\n]\n")

@@ -5,11 +5,15 @@
 Suite *tok_goldens_suite(void);
 
 static const char *const goldens[] = {
-    "added",       "cased",       "clip",           "dropped",         "fallback",
-    "forms",       "gpt2",        "llama3",         "llama3-max9",     "llama3-plain",
-    "qwen2",       "roberta",     "roberta-max9",   "roberta-plain",   "smollm",
-    "unknown",     "wordpiece",   "wordpiece-max9", "wordpiece-plain", "words",
-    "real-minilm", "real-smollm2"};
+    "added", "cased", "clip", "dropped", "fallback", "forms", "gpt2", "llama3", "llama3-max9",
+    "llama3-plain", "qwen2", "roberta", "roberta-max9", "roberta-plain", "smollm", "unknown",
+    "wordpiece", "wordpiece-max9", "wordpiece-plain", "words", "real-minilm", "real-smollm2",
+    /* tokenizer.json with Unigram and SentencePiece's normalisers */
+    "unigram-bytes", "unigram-words", "unigram-whole", "modernbert",
+    /* folders without a tokenizer.json */
+    "family-bart", "family-deberta", "family-deberta-cf", "family-gemma", "family-gpt2-bos",
+    "family-llama", "family-llama-new", "family-mbart", "family-qwen2-folder",
+    "family-roberta-prefix", "family-t5", "family-t5-new", "family-xlmr"};
 enum { N_GOLDENS = sizeof(goldens) / sizeof(goldens[0]) };
 
 struct golden {
@@ -24,7 +28,7 @@ static bool golden_open(struct golden *g, const char *name)
 {
     const char *models = getenv("MODELS");
     char path[1024];
-    const char *tokenizer;
+    const char *tokenizer, *from;
 
     snprintf(path, sizeof(path), TOK_GOLDEN "%s.json", name);
     *g = (struct golden){.root = load_json(path)};
@@ -38,7 +42,9 @@ static bool golden_open(struct golden *g, const char *name)
         return false;
     }
     g->tok = open_tok(path);
-    g->texts = load_json(TOK_GOLDEN "texts.json");
+    from = json_string_value(json_object_get(g->root, "from"));
+    snprintf(path, sizeof(path), TOK_GOLDEN "%s", from ? from : "texts.json");
+    g->texts = load_json(path);
     g->rows = json_object_get(g->root, "rows");
     g->chosen = json_object_get(g->root, "texts");
     g->opt.n_max = (size_t)json_integer_value(json_object_get(g->root, "max"));
@@ -131,7 +137,10 @@ START_TEST(encodings_and_texts_are_the_librarys)
 }
 END_TEST
 
-static void assert_stream(const struct tok *tok, const struct tok_encoding *e, size_t at)
+/* Byte fallback turns a run that is no text into one mark a byte, known at its end; a
+ * text without such a run is exact there too. */
+static void assert_stream(const struct tok *tok, const struct tok_encoding *e, bool is_exact,
+                          size_t at)
 {
     struct core_err err = {0};
     struct tok_stream *s = NULL;
@@ -151,7 +160,7 @@ static void assert_stream(const struct tok *tok, const struct tok_encoding *e, s
     }
     got[len] = 0;
     ck_assert_int_eq(tok_decode(tok, e->ids, e->n, true, &want, &err), 0);
-    if (strcmp(got, want) != 0)
+    if (strcmp(got, want) != 0 && (is_exact || !strstr(want, "\ufffd")))
         ck_abort_msg("row %zu: streamed \"%s\", not \"%s\"", at, got, want);
     core_free(want);
     tok_stream_free(s);
@@ -159,16 +168,19 @@ static void assert_stream(const struct tok *tok, const struct tok_encoding *e, s
 
 START_TEST(streamed_pieces_make_the_whole_text)
 {
-    /* Byte fallback turns a run that is no text into one mark a byte, known at its end. */
-    const bool is_exact = strcmp(goldens[_i], "fallback") != 0;
+    static const char *const inexact[] = {"fallback", "unigram-bytes", "family-gemma",
+                                          "family-llama", "family-llama-new"};
     struct tok_encoding e = {0};
+    bool is_exact = true;
     struct golden g;
 
-    if (!is_exact || !golden_open(&g, goldens[_i]))
+    for (size_t i = 0; i < sizeof(inexact) / sizeof(inexact[0]); i++)
+        is_exact &= strcmp(goldens[_i], inexact[i]) != 0;
+    if (!golden_open(&g, goldens[_i]))
         return;
     for (size_t i = 0; i < json_array_size(g.rows); i++) {
         encode_row(&g, i, &e);
-        assert_stream(g.tok, &e, i);
+        assert_stream(g.tok, &e, is_exact, i);
     }
     tok_encoding_release(&e);
     golden_close(&g);
