@@ -113,6 +113,38 @@ int tok__build_replace(struct tok__stages *s, const char *from, const char *to,
                : core_err_nomem(err, "tokenizer");
 }
 
+int tok__build_strip(struct tok__stages *s, bool left, struct core_err *err)
+{
+    struct tok__stage *v;
+    const int rc = add(s, TOK__STRIP, &v, err);
+
+    if (rc == 0) {
+        v->left = left;
+        v->right = true;
+    }
+    return rc;
+}
+
+int tok__build_squeeze(struct tok__stages *s, const char *to, struct core_err *err)
+{
+    struct tok__stage *v;
+    const int rc = add(s, TOK__REPLACE, &v, err);
+
+    if (rc != 0)
+        return rc;
+    if (!tok__str_set(&v->arg, to, strlen(to)))
+        return core_err_nomem(err, "tokenizer");
+    v->pat.kind = TOK__BY_REGEX;
+    return tok__regex_new(&v->pat.re, " {2,}", 5, err);
+}
+
+int tok__build_spm_spaces(struct tok__stages *s, struct core_err *err)
+{
+    const int rc = tok__build_strip(s, false, err);
+
+    return rc == 0 ? tok__build_squeeze(s, tok__mark, err) : rc;
+}
+
 int tok__build_spm_decoder(struct tok *tok, bool strips, struct core_err *err)
 {
     struct tok__decoder *d;

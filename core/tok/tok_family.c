@@ -383,32 +383,6 @@ static int add_charsmap(struct spm *b, struct tok *tok, struct core_err *err)
     return tok__charsmap_new(&v->map, b->m.charsmap, b->m.n_charsmap, err);
 }
 
-static int add_strip(struct tok *tok, bool left, struct core_err *err)
-{
-    struct tok__stage *v;
-    const int rc = add_edit(&tok->normalizer, TOK__STRIP, &v, err);
-
-    if (rc == 0) {
-        v->left = left;
-        v->right = true;
-    }
-    return rc;
-}
-
-/* Two or more spaces by `to`. */
-static int add_squeeze(struct tok *tok, const char *to, struct core_err *err)
-{
-    struct tok__stage *v;
-    const int rc = add_edit(&tok->normalizer, TOK__REPLACE, &v, err);
-
-    if (rc != 0)
-        return rc;
-    if (!tok__str_set(&v->arg, to, strlen(to)))
-        return core_err_nomem(err, "tokenizer");
-    v->pat.kind = TOK__BY_REGEX;
-    return tok__regex_new(&v->pat.re, " {2,}", 5, err);
-}
-
 /* XLM-R, mBART, T5. */
 static int stages_plain(struct spm *b, struct tok *tok, struct core_err *err)
 {
@@ -422,9 +396,7 @@ static int stages_plain(struct spm *b, struct tok *tok, struct core_err *err)
         rc = tok__config_bool(b->c, "legacy", true, true, &legacy, err);
     scheme = !prefix ? TOK__NEVER : legacy ? TOK__ALWAYS : TOK__FIRST;
     if (rc == 0)
-        rc = add_strip(tok, false, err);
-    if (rc == 0)
-        rc = add_squeeze(tok, tok__mark, err);
+        rc = tok__build_spm_spaces(&tok->normalizer, err);
     if (rc == 0)
         rc = tok__build_metaspace(&tok->pretokenizer, tok__mark, scheme, true, err);
     return rc == 0
@@ -443,11 +415,11 @@ static int stages_deberta(struct spm *b, struct tok *tok, struct core_err *err)
     if (rc == 0 && lower)
         rc = add_edit(&tok->normalizer, TOK__LOWER, &v, err);
     if (rc == 0)
-        rc = add_strip(tok, true, err);
+        rc = tok__build_strip(&tok->normalizer, true, err);
     if (rc == 0)
         rc = add_charsmap(b, tok, err);
     if (rc == 0)
-        rc = add_squeeze(tok, " ", err);
+        rc = tok__build_squeeze(&tok->normalizer, " ", err);
     if (rc == 0 && punct && (rc = add_edit(&tok->pretokenizer, TOK__CUT, &v, err)) == 0) {
         v->pat = (struct tok__pattern){.kind = TOK__BY_CLASS, .mask = TOK__PUNCT};
         v->behavior = TOK__ISOLATED;

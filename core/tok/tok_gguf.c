@@ -3,21 +3,20 @@
  * GGUF keeps vocabulary, merges and a name for the pre-tokenizer; the pipeline
  * behind each name is rebuilt here as the model's own tokenizer.json has it. A
  * name that is not in the table is refused, since a wrong pattern would tokenize
- * almost right. */
+ * almost right. Next: tok_gguf_spm.c, SentencePiece's vocabularies. */
 #include <string.h>
 
 #include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/base/utf8.h"
+#include "core/tok/tok_gguf.h"
 #include "core/tok/tok_internal.h"
 #include "core/tok/tok_pattern.h"
+#include "core/tok/tok_spm.h"
 #include "core/tok/tok_unicode.h"
 #include "core/weights/weights.h"
 
-/* tokenizer.ggml.token_type */
-enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER = 4 };
-
-static bool is(const struct gguf_str *s, const char *text)
+bool tok__gguf_is(const struct gguf_str *s, const char *text)
 {
     return s->n == strlen(text) && memcmp(s->p, text, s->n) == 0;
 }
@@ -27,19 +26,19 @@ static int invalid(const char *what, struct core_err *err)
     return core_err_set(err, CORE_E_ADAPTER_INVALID, "GGUF: %s", what);
 }
 
-static int get_token(const struct gguf *g, size_t i, struct gguf_str *s, struct core_err *err)
+int tok__gguf_token(const struct gguf *g, size_t i, struct gguf_str *s, struct core_err *err)
 {
     if (!gguf_array_str(g, "tokenizer.ggml.tokens", i, s) || !core_utf8_valid(s->p, s->n))
         return core_err_set(err, CORE_E_ADAPTER_INVALID, "GGUF: token %zu is not UTF-8", i);
     return 0;
 }
 
-static int token_type(const struct gguf *g, size_t i)
+int tok__gguf_type(const struct gguf *g, size_t i)
 {
     double type;
 
     if (!gguf_array_f64(g, "tokenizer.ggml.token_type", i, &type) || !(type >= 0 && type < 100))
-        return TYPE_NORMAL;
+        return TOK__PIECE_NORMAL;
     return (int)type;
 }
 
@@ -51,7 +50,7 @@ static int read_vocab(struct tok *tok, const struct gguf *g, size_t n, struct co
     int rc = tok__vocab_init(&tok->model.vocab, n, err);
 
     for (size_t i = 0; i < n && rc == 0; i++) {
-        rc = get_token(g, i, &s, err);
+        rc = tok__gguf_token(g, i, &s, err);
         if (rc == 0)
             rc = tok__vocab_add(&tok->model.vocab, s.p, s.n, (int64_t)i, err);
     }
@@ -75,37 +74,54 @@ static int read_merges(struct tok *tok, const struct gguf *g, bool ignore_merges
     return rc;
 }
 
-/* Control and user-defined tokens are found in text as they are. */
-static int read_added(struct tok *tok, const struct gguf *g, size_t n, struct core_err *err)
+/* The tokens behind which Phi 3 swallows white space: all but these. */
+static bool is_rstrip(const struct gguf *g, const struct gguf_str *s)
+{
+    struct gguf_str arch;
+
+    return gguf_get_str(g, "general.architecture", &arch) && tok__gguf_is(&arch, "phi3") &&
+           !tok__gguf_is(s, "<unk>") && !tok__gguf_is(s, "<s>") &&
+           !tok__gguf_is(s, "<|endoftext|>");
+}
+
+/* XLM-R's and RoBERTa's mask swallows white space before it. */
+static bool is_lstrip(const struct gguf *g, const struct gguf_str *s)
+{
+    struct gguf_str v;
+
+    return tok__gguf_is(s, "<mask>") &&
+           ((gguf_get_str(g, "tokenizer.ggml.model", &v) && tok__gguf_is(&v, "t5")) ||
+            (gguf_get_str(g, "tokenizer.ggml.pre", &v) && tok__gguf_is(&v, "roberta-bpe")));
+}
+
+int tok__gguf_added(struct tok *tok, const struct gguf *g, size_t n, struct core_err *err)
 {
     struct gguf_str s;
     int rc = tok__added_init(tok, n, err);
 
     for (size_t i = 0; i < n && rc == 0; i++) {
-        const int type = token_type(g, i);
-        const struct tok__added_token t = {.is_special = type != TYPE_USER};
+        const int type = tok__gguf_type(g, i);
+        struct tok__added_token t = {.is_special = type != TOK__PIECE_USER};
 
-        if (type != TYPE_CONTROL && type != TYPE_USER && type != TYPE_UNKNOWN)
+        if (type != TOK__PIECE_CONTROL && type != TOK__PIECE_USER && type != TOK__PIECE_UNKNOWN)
             continue;
-        rc = get_token(g, i, &s, err);
+        rc = tok__gguf_token(g, i, &s, err);
+        t.rstrip = rc == 0 && is_rstrip(g, &s);
+        t.lstrip = rc == 0 && is_lstrip(g, &s);
         if (rc == 0)
             rc = tok__added_add(tok, &t, s.p, s.n, err);
     }
     return rc;
 }
 
-/* A special token around each text if the file asks for it. */
-static int read_template(struct tok *tok, const struct gguf *g, bool bos_by_default,
-                         struct core_err *err)
+int tok__gguf_ends(const struct tok *tok, const struct gguf *g, bool on[2], int32_t id[2],
+                   struct core_err *err)
 {
     static const char *const flags[] = {"tokenizer.ggml.add_bos_token",
                                         "tokenizer.ggml.add_eos_token"};
     static const char *const keys[] = {"tokenizer.ggml.bos_token_id",
                                        "tokenizer.ggml.eos_token_id"};
-    int32_t id[2];
-    bool on[2] = {bos_by_default, false};
     uint64_t value = 0;
-    int rc = 0;
 
     for (int k = 0; k < 2; k++) {
         gguf_get_bool(g, flags[k], &on[k]);
@@ -113,6 +129,16 @@ static int read_template(struct tok *tok, const struct gguf *g, bool bos_by_defa
             return core_err_set(err, CORE_E_ADAPTER_INVALID, "GGUF: no valid %s", keys[k]);
         id[k] = (int32_t)value;
     }
+    return 0;
+}
+
+int tok__gguf_template(struct tok *tok, const struct gguf *g, bool bos_by_default,
+                       struct core_err *err)
+{
+    bool on[2] = {bos_by_default, false};
+    int32_t id[2];
+    int rc = tok__gguf_ends(tok, g, on, id, err);
+
     tok->post.has_template = true;
     for (int pair = 0; pair < 2; pair++) {
         for (int seq = 0; seq <= pair && rc == 0; seq++) {
@@ -125,6 +151,21 @@ static int read_template(struct tok *tok, const struct gguf *g, bool bos_by_defa
         }
     }
     return rc;
+}
+
+/* RoBERTa's: <s> A </s></s> B </s>, and offsets without white space. */
+static int roberta_post(struct tok *tok, const struct gguf *g, struct core_err *err)
+{
+    bool on[2] = {true, true};
+    int32_t id[2];
+    const int rc = tok__gguf_ends(tok, g, on, id, err);
+
+    if (rc != 0)
+        return rc;
+    if (!on[0] || !on[1])
+        return tok__gguf_template(tok, g, false, err);
+    tok->post.trim_has_prefix[tok->post.n_trims++] = false;
+    return tok__build_cls_sep(&tok->post, id[0], id[1], true, err);
 }
 
 static int add_digits(struct tok__stages *s, struct core_err *err)
@@ -146,15 +187,17 @@ static const struct pre {
     bool nfc;
     bool ignore_merges;
     bool bos; /* unless the file says otherwise */
+    bool roberta;
 } pres[] = {
-    {"gpt-2", NULL, false, false, false, false},
-    {"gpt2", NULL, false, false, false, false},
-    {"default", NULL, false, false, false, false},
-    {"smollm", NULL, true, false, false, false},
-    {"llama-bpe", tok__pattern_llama3, false, false, true, true},
-    {"llama3", tok__pattern_llama3, false, false, true, true},
-    {"llama-v3", tok__pattern_llama3, false, false, true, true},
-    {"qwen2", tok__pattern_qwen2, false, true, false, false},
+    {"gpt-2", NULL, false, false, false, false, false},
+    {"gpt2", NULL, false, false, false, false, false},
+    {"default", NULL, false, false, false, false, false},
+    {"smollm", NULL, true, false, false, false, false},
+    {"llama-bpe", tok__pattern_llama3, false, false, true, true, false},
+    {"llama3", tok__pattern_llama3, false, false, true, true, false},
+    {"llama-v3", tok__pattern_llama3, false, false, true, true, false},
+    {"qwen2", tok__pattern_qwen2, false, true, false, false, false},
+    {"roberta-bpe", NULL, false, false, false, false, true},
 };
 
 static int find_pre(const struct gguf *g, const struct pre **out, struct core_err *err)
@@ -163,7 +206,7 @@ static int find_pre(const struct gguf *g, const struct pre **out, struct core_er
 
     gguf_get_str(g, "tokenizer.ggml.pre", &name);
     for (size_t i = 0; i < sizeof(pres) / sizeof(pres[0]); i++) {
-        if (is(&name, pres[i].name)) {
+        if (tok__gguf_is(&name, pres[i].name)) {
             *out = &pres[i];
             return 0;
         }
@@ -190,12 +233,14 @@ static int build_bpe(struct tok *tok, const struct gguf *g, size_t n, struct cor
         rc = tok__build_split(&tok->pretokenizer, pre->pattern, strlen(pre->pattern), err);
     if (rc == 0)
         rc = tok__build_byte_level(&tok->pretokenizer, false, !pre->pattern, err);
-    if (rc == 0)
-        rc = read_template(tok, g, pre->bos, err);
+    if (rc == 0 && pre->roberta)
+        rc = roberta_post(tok, g, err);
+    else if (rc == 0)
+        rc = tok__gguf_template(tok, g, pre->bos, err);
     if (rc == 0)
         rc = tok__build_decoder(tok, TOK__DEC_BYTES, "", false, err);
     if (rc == 0)
-        rc = read_added(tok, g, n, err);
+        rc = tok__gguf_added(tok, g, n, err);
     return rc == 0 ? tok__finish(tok, err) : rc;
 }
 
@@ -209,7 +254,7 @@ static int add_wordpiece(struct tok *tok, const struct gguf_str *s, int type, in
     const bool bracketed = s->n >= 2 && s->p[0] == '[' && s->p[s->n - 1] == ']';
     char text[512];
 
-    if (type == TYPE_CONTROL || type == TYPE_UNKNOWN || bracketed)
+    if (type == TOK__PIECE_CONTROL || type == TOK__PIECE_UNKNOWN || bracketed)
         return tok__vocab_add(&tok->model.vocab, s->p, s->n, id, err);
     if (s->n >= 3 && memcmp(s->p, mark, 3) == 0)
         return tok__vocab_add(&tok->model.vocab, s->p + 3, s->n - 3, id, err);
@@ -229,9 +274,9 @@ static int build_wordpiece(struct tok *tok, const struct gguf *g, size_t n, stru
     int rc = tok__vocab_init(&tok->model.vocab, n, err);
 
     for (size_t i = 0; i < n && rc == 0; i++) {
-        rc = get_token(g, i, &s, err);
+        rc = tok__gguf_token(g, i, &s, err);
         if (rc == 0)
-            rc = add_wordpiece(tok, &s, token_type(g, i), (int64_t)i, err);
+            rc = add_wordpiece(tok, &s, tok__gguf_type(g, i), (int64_t)i, err);
         for (size_t k = 0; rc == 0 && k < s.n && s.p[0] != '['; k++)
             cased |= s.p[k] >= 'A' && s.p[k] <= 'Z';
     }
@@ -251,10 +296,14 @@ int tok_open_gguf(struct tok **out, const struct gguf *g, struct core_err *err)
         !gguf_get_array(g, "tokenizer.ggml.tokens", &n))
         return core_err_set(err, CORE_E_NO_TOKENIZER, "the GGUF file has no tokenizer");
     rc = tok__new(&tok, err);
-    if (rc == 0 && is(&model, "gpt2"))
+    if (rc == 0 && tok__gguf_is(&model, "gpt2"))
         rc = build_bpe(tok, g, n, err);
-    else if (rc == 0 && is(&model, "bert"))
+    else if (rc == 0 && tok__gguf_is(&model, "bert"))
         rc = build_wordpiece(tok, g, n, err);
+    else if (rc == 0 && tok__gguf_is(&model, "llama"))
+        rc = tok__gguf_llama(tok, g, n, err);
+    else if (rc == 0 && tok__gguf_is(&model, "t5"))
+        rc = tok__gguf_t5(tok, g, n, err);
     else if (rc == 0)
         rc = core_err_set(err, CORE_E_ADAPTER_UNSUPPORTED,
                           "GGUF: the tokenizer model \"%.*s\" is not supported",

@@ -374,6 +374,11 @@ extern const char tok__mark[];
 enum tok__scheme { TOK__ALWAYS, TOK__FIRST, TOK__NEVER };
 int tok__build_metaspace(struct tok__stages *s, const char *mark, enum tok__scheme scheme,
                          bool split, struct core_err *err);
+/* No white space at the end (`left`: nor in front); two or more spaces by `to`; both,
+ * with a mark, as SentencePiece's vocabularies without byte fallback have them. */
+int tok__build_strip(struct tok__stages *s, bool left, struct core_err *err);
+int tok__build_squeeze(struct tok__stages *s, const char *to, struct core_err *err);
+int tok__build_spm_spaces(struct tok__stages *s, struct core_err *err);
 /* Marks to spaces, byte tokens to bytes, fused; `strips`: without one leading space. */
 int tok__build_spm_decoder(struct tok *tok, bool strips, struct core_err *err);
 /* Each match of the pattern by itself. */

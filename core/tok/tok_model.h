@@ -102,7 +102,8 @@ int tok__bpe_add_merge_line(struct tok__model *model, const char *line, size_t n
                             struct core_err *err);
 
 /* Makes an empty model and the vocabulary for n tokens; then tok__unigram_add() for
- * each in the order of their ids, then tok__unigram_finish(). */
+ * each in the order of their ids (text NULL: a hole, whose score is 0), then
+ * tok__unigram_finish(). */
 int tok__unigram_new(struct tok__model *model, size_t n, struct core_err *err);
 int tok__unigram_add(struct tok__model *model, const char *text, size_t n, double score,
                      struct core_err *err);

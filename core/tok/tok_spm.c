@@ -92,7 +92,7 @@ static int find_cuts(struct cuts *c, const struct tok__vocab *vocab,
 {
     for (size_t i = 0; i < n; i++) {
         /* A text that stands twice is one entry with its last score. */
-        if (tok__vocab_id(vocab, pieces[i].text, pieces[i].n) != (int32_t)i)
+        if (!pieces[i].text || tok__vocab_id(vocab, pieces[i].text, pieces[i].n) != (int32_t)i)
             continue;
         if (!cut_piece(c, vocab, &pieces[i], (uint32_t)i))
             return core_err_nomem(err, "merges");
@@ -115,7 +115,8 @@ static int make_bpe(struct tok *tok, const struct tok__spm_piece *pieces, size_t
     int rc = tok__vocab_init(vocab, n, err);
 
     for (size_t i = 0; i < n && rc == 0; i++)
-        rc = tok__vocab_add(vocab, pieces[i].text, pieces[i].n, (int64_t)i, err);
+        if (pieces[i].text)
+            rc = tok__vocab_add(vocab, pieces[i].text, pieces[i].n, (int64_t)i, err);
     if (rc == 0)
         rc = find_cuts(&c, vocab, pieces, n, err);
     opt.n_merges = c.n;

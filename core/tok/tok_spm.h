@@ -21,7 +21,7 @@ enum tok__piece_type {
 };
 
 struct tok__spm_piece {
-    const char *text; /* borrowed, UTF-8, not empty */
+    const char *text; /* borrowed, UTF-8, not empty; NULL for tok__spm_model(): a hole */
     size_t n;
     double score;
     int type;
@@ -54,7 +54,7 @@ struct tok__spm_model {
     bool byte_fallback;
 };
 /* Makes tok->model of n pieces in the order of their ids. A text that stands twice
- * has its last id. The merges of a BPE model are all cuts of a piece into two that
+ * has its last id, a hole no token. The merges of a BPE model are all cuts of a piece into two that
  * are pieces too, the greatest score of the whole first. */
 int tok__spm_model(struct tok *tok, const struct tok__spm_piece *pieces, size_t n,
                    const struct tok__spm_model *how, struct core_err *err);

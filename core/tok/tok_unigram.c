@@ -213,6 +213,10 @@ int tok__unigram_add(struct tok__model *model, const char *text, size_t n, doubl
                             "Unigram model: token %zu has %zu bytes, at most %d are supported",
                             m->n_scores, n, (int)PIECE_MAX);
     m->scores[m->n_scores] = score;
+    if (!text) {
+        m->n_scores++;
+        return 0;
+    }
     return tok__vocab_add(&model->vocab, text, n, (int64_t)m->n_scores++, err);
 }
 

@@ -6,12 +6,13 @@ transformers makes of each.
 
 make trains with the sentencepiece library on the corpus (a line a text), writes DIR/NAME/ as a model's folder has them and
 then, through `convert` under ORACLE_ADAPTERS (transformers 4, whose conversion the published files were made with), the
-backend of the fast tokenizer to DIR/json/NAME.json. --small-maps trains with a handful of normalisation rules instead of
+backend of the fast tokenizer to DIR/json/NAME.json. Some vocabularies come as metadata of DIR/gguf/NAME.gguf too. --small-maps trains with a handful of normalisation rules instead of
 nmt_nfkc and nmt_nfkc_cf, whose maps have a quarter of a megabyte, in all folders but xlmr's.
 """
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -60,7 +61,19 @@ SENTENCEPIECE = {
         "legacy": False, "add_eos_token": True, "added_tokens_decoder": {
             "0": added("<unk>"), "1": added("<s>"), "2": added("</s>", rstrip=True), "next": added("<tool>", rstrip=True),
             "next2": added("the model", special=False, single_word=True)}}, {}),
+    "llama-plain": ("LlamaTokenizer", "tokenizer.model", BYTES, {}, {}),
+    "phi3": ("LlamaTokenizer", "tokenizer.model", BYTES, {"add_bos_token": False, "added_tokens_decoder": {
+        "0": added("<unk>"), "1": added("<s>"), "2": added("</s>", rstrip=True), "next": added("<|user|>", rstrip=True),
+        "next2": added("<|end|>", rstrip=True)}}, {}),
     "gemma": ("GemmaTokenizer", "tokenizer.model", BYTES | GEMMA, {}, {}),
+}
+# name: general.architecture, tokenizer.ggml.model, what else GGUF says
+GGUF = {
+    "llama-plain": ("llama", "llama", {}),
+    "phi3": ("phi3", "llama", {"add_bos_token": False}),
+    "gemma": ("gemma", "llama", {"add_space_prefix": False}),
+    "t5": ("t5", "t5", {"add_eos_token": True}),
+    "xlmr": ("bert", "t5", {"add_bos_token": True, "add_eos_token": True}),
 }
 BYTE_LEVEL = {
     "gpt2-bos": ("GPT2Tokenizer", [], {"add_bos_token": True, "pad_token": "<pad>"}),
@@ -85,22 +98,29 @@ def write_json(path, value):
 
 
 def train(folder, corpus, size, name, options):
-    import sentencepiece
-
+    """The number of pieces. The model keeps the names of its files, so they are the same ones each time."""
     options = {"model_type": "unigram", "vocab_size": size} | options
     with tempfile.TemporaryDirectory() as scratch:
         if options["normalization_rule_name"] == "small":
-            rules = Path(scratch) / "rules.tsv"
-            rules.write_text("".join(
+            Path(scratch, "rules.tsv").write_text("".join(
                 " ".join(f"{ord(c):X}" for c in old) + "\t" + " ".join(f"{ord(c):X}" for c in new) + "\n"
                 for old, new in RULES))
             options.pop("normalization_rule_name")
-            options["normalization_rule_tsv"] = str(rules)
-        sentencepiece.SentencePieceTrainer.train(
-            input=str(corpus), model_prefix=f"{scratch}/m", hard_vocab_limit=False, minloglevel=2, num_threads=1, **options)
-        (folder / name).write_bytes(Path(f"{scratch}/m.model").read_bytes())
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / name))
-    return processor.get_piece_size()
+            options["normalization_rule_tsv"] = "rules.tsv"
+        shutil.copy(corpus, Path(scratch, "corpus"))
+        options |= {"input": "corpus", "model_prefix": "m", "hard_vocab_limit": False, "minloglevel": 2, "num_threads": 1}
+        program = "import json, sys, sentencepiece; sentencepiece.SentencePieceTrainer.train(**json.loads(sys.argv[1]))"
+        subprocess.run([sys.executable, "-c", program, json.dumps(options)], check=True, cwd=scratch)
+        shutil.copy(Path(scratch, "m.model"), folder / name)
+    return len(read_model(folder / name).pieces)
+
+
+def read_model(file):
+    from transformers.utils import sentencepiece_model_pb2_new as pb
+
+    model = pb.ModelProto()
+    model.ParseFromString(file.read_bytes())
+    return model
 
 
 def make_byte_level(out, corpus, size):
@@ -122,6 +142,46 @@ def make_byte_level(out, corpus, size):
         write_json(folder / "tokenizer_config.json", {"tokenizer_class": kind} | resolve(config, len(vocab)))
 
 
+def make_gguf(out, name):
+    """What the converters of llama.cpp write: pieces by id, added tokens with a score far below, a filled-up end."""
+    from gguf import GGUFWriter
+    from tokenizers import Tokenizer
+
+    arch, kind, flags = GGUF[name]
+    model = read_model(out / name / SENTENCEPIECE[name][1])
+    t = Tokenizer.from_file(str(out / "json" / f"{name}.json"))
+    pieces = {p.piece: p for p in model.pieces}
+    texts = [t.id_to_token(i) for i in range(t.get_vocab_size())]
+    special = {i: a.special for i, a in t.get_added_tokens_decoder().items()}
+    types, scores = [], []
+    for i, text in enumerate(texts):
+        piece = pieces.get(text)
+        kind_of = piece.type if piece else 4
+        types.append(3 if kind_of == 4 and special.get(i) else kind_of)
+        scores.append(piece.score if piece else -1000.0)
+    (out / "gguf").mkdir(exist_ok=True)
+    w = GGUFWriter(str(out / "gguf" / f"{name}.gguf"), arch)
+    w.add_tokenizer_model(kind)
+    w.add_tokenizer_pre("default")
+    fill = 3
+    w.add_token_list([*texts, *(f"[PAD{i}]" for i in range(fill))])
+    w.add_token_scores([*scores, *[-10000.0] * fill])
+    w.add_token_types([*types, *[5] * fill])
+    for key in ("bos", "eos", "unk"):
+        token = {"bos": ("<s>", "<bos>"), "eos": ("</s>", "<eos>"), "unk": ("<unk>",)}[key]
+        for text in token:
+            if text in texts:
+                getattr(w, f"add_{key}_token_id")(texts.index(text))
+    for key, value in flags.items():
+        w.add_bool(f"tokenizer.ggml.{key}", value)
+    if model.normalizer_spec.precompiled_charsmap:
+        w.add_precompiled_charsmap(model.normalizer_spec.precompiled_charsmap)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
 def make(out, corpus, size, small_maps):
     for name, (kind, file, options, config, files) in SENTENCEPIECE.items():
         folder = out / name
@@ -135,6 +195,8 @@ def make(out, corpus, size, small_maps):
     make_byte_level(out, corpus, size)
     python = os.environ.get("ORACLE_ADAPTERS") or sys.exit("ORACLE_ADAPTERS: see tests/oracle/README.md")
     subprocess.run([python, "-W", "ignore", __file__, "convert", str(out)], check=True, stderr=subprocess.DEVNULL)
+    for name in GGUF:
+        make_gguf(out, name)
 
 
 def convert(out):

@@ -313,14 +313,6 @@ def make_json_kinds(corpus, rng, charsmap):
     }
 
 
-def charsmap_of(spm_file):
-    from transformers.utils import sentencepiece_model_pb2_new as pb
-
-    model = pb.ModelProto()
-    model.ParseFromString(Path(spm_file).read_bytes())
-    return model.normalizer_spec.precompiled_charsmap
-
-
 def make_families(out, corpus):
     rng = random.Random(15)
     texts = make_family_texts(rng)
@@ -334,7 +326,11 @@ def make_families(out, corpus):
             shutil.copytree(made / name, out / "families" / name, dirs_exist_ok=True)
             t = Tokenizer.from_file(str(made / "json" / f"{name}.json"))
             write(out, f"family-{name}", f"families/{name}", run(t, texts), **{"from": "texts-families.json"})
-        charsmap = charsmap_of(made / "t5" / "spiece.model")
+        for name in tok_families.GGUF:
+            if name != "xlmr":  # a quarter of a megabyte again
+                (out / "gguf").mkdir(exist_ok=True)
+                shutil.copy(made / "gguf" / f"{name}.gguf", out / "gguf")
+        charsmap = tok_families.read_model(made / "t5" / "spiece.model").normalizer_spec.precompiled_charsmap
     for name, t in make_json_kinds(corpus, rng, charsmap).items():
         save(t, out / f"files/{name}.json")
         write(out, name, f"files/{name}.json", run(t, texts), **{"from": "texts-families.json"})

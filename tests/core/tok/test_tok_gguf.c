@@ -290,7 +290,10 @@ START_TEST(unknown_names_and_missing_parts_are_refused)
         const char *why;
     } cases[] = {{NULL, NULL, 1, CORE_E_NO_TOKENIZER, "no tokenizer"},
                  {"gpt2", NULL, 0, CORE_E_NO_TOKENIZER, "no tokenizer"},
-                 {"llama", NULL, 1, CORE_E_ADAPTER_UNSUPPORTED, "llama"},
+                 {"rwkv", NULL, 1, CORE_E_ADAPTER_UNSUPPORTED, "rwkv"},
+                 {"llama", NULL, 1, CORE_E_ADAPTER_INVALID, "scores"},
+                 {"t5", NULL, 1, CORE_E_ADAPTER_INVALID, "scores"},
+                 {"t5", NULL, 2, CORE_E_ADAPTER_INVALID, "UTF-8"},
                  {"gpt2", "tekken", 1, CORE_E_ADAPTER_UNSUPPORTED, "tekken"},
                  {"gpt2", "smollm", 1, CORE_E_ADAPTER_INVALID, "merges"},
                  {"gpt2", "smollm", 2, CORE_E_ADAPTER_INVALID, "UTF-8"},
