@@ -204,6 +204,19 @@ START_TEST(what_is_wrong_is_invalid_with_a_sentence)
         "\"id\":\"x\"}}],\"pair\":[],\"special_tokens\":{}}," MODEL "}",
         "{\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"a\"]}," MODEL "}",
         "{\"decoder\":{\"type\":\"BPEDecoder\",\"suffix\":\"\"}," MODEL "}",
+        "{\"model\":{\"type\":\"Unigram\"}}",
+        "{\"model\":{\"type\":\"Unigram\",\"vocab\":{\"a\":0}}}",
+        "{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\"]]}}",
+        "{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",\"b\"]]}}",
+        "{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",-1]],\"unk_id\":1}}",
+        "{\"model\":{\"type\":\"Unigram\",\"vocab\":[],\"unk_id\":0}}",
+        "{\"normalizer\":{\"type\":\"Precompiled\"}," MODEL "}",
+        "{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"A?==\"}," MODEL "}",
+        "{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAA\"}," MODEL "}",
+        "{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"CAAAAA==\"}," MODEL
+        "}",
+        "{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAAAP8=\"}," MODEL
+        "}",
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -237,7 +250,8 @@ START_TEST(a_word_that_needs_a_missing_unknown_token_is_an_error)
 {
     static const char *const models[] = {
         "{\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}}",
-        "{\"model\":{\"type\":\"BPE\",\"unk_token\":\"u\",\"vocab\":{\"a\":0},\"merges\":[]}}"};
+        "{\"model\":{\"type\":\"BPE\",\"unk_token\":\"u\",\"vocab\":{\"a\":0},\"merges\":[]}}",
+        "{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",-1]]}}"};
     struct tok *tok = must_open_text(models[_i]);
     struct tok_encoding e = {0};
     struct core_err err = {0};
@@ -354,7 +368,7 @@ Suite *tok_files_suite(void)
     tcase_add_test(c, what_is_not_known_is_refused_by_its_name);
     tcase_add_test(c, what_is_wrong_is_invalid_with_a_sentence);
     tcase_add_test(c, deep_nesting_is_refused);
-    tcase_add_loop_test(c, a_word_that_needs_a_missing_unknown_token_is_an_error, 0, 2);
+    tcase_add_loop_test(c, a_word_that_needs_a_missing_unknown_token_is_an_error, 0, 3);
     tcase_add_test(c, every_failing_allocation_is_reported_and_leaks_nothing);
     tcase_add_test(c, a_cut_file_is_invalid);
     tcase_add_test(c, a_changed_file_is_refused_or_works);
