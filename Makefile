@@ -131,7 +131,7 @@ real: all models | build/.deps-test ## MiniLM and SmolLM2 against transformers' 
 	$(PY) tests/parity/real.py --peftd $(B)/peftd --golden tests/golden \
 	  --minilm build/models/minilm --smollm2 $$(ls build/models/smollm2/*.gguf)
 
-parity-tokenizers: all models ## 20,000 real and 20,000 random texts against the tokenizers library
+parity-tokenizers: all models ## every kind of tokenizer, 20,000 real and 20,000 random texts against the tokenizers library
 	TOKDUMP=$(B)/tools/tokdump tests/parity/run_tokenizers.sh build/models/minilm $$(ls build/models/smollm2/*.gguf)
 
 soak: all | build/.deps-test ## replacement, kill -9, hostile input and 10,000 mixed requests (builds asan and tsan too)

@@ -98,7 +98,7 @@ def write_json(path, value):
 
 
 def train(folder, corpus, size, name, options):
-    """The number of pieces. The model keeps the names of its files, so they are the same ones each time."""
+    """The model keeps the names of its files, so they are the same ones each time."""
     options = {"model_type": "unigram", "vocab_size": size} | options
     with tempfile.TemporaryDirectory() as scratch:
         if options["normalization_rule_name"] == "small":
@@ -112,7 +112,6 @@ def train(folder, corpus, size, name, options):
         program = "import json, sys, sentencepiece; sentencepiece.SentencePieceTrainer.train(**json.loads(sys.argv[1]))"
         subprocess.run([sys.executable, "-c", program, json.dumps(options)], check=True, cwd=scratch)
         shutil.copy(Path(scratch, "m.model"), folder / name)
-    return len(read_model(folder / name).pieces)
 
 
 def read_model(file):
@@ -183,12 +182,19 @@ def make_gguf(out, name):
 
 
 def make(out, corpus, size, small_maps):
+    trained = {}  # options: a file that was made with them
     for name, (kind, file, options, config, files) in SENTENCEPIECE.items():
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
         if small_maps and name != "xlmr" and options["normalization_rule_name"] != "identity":
             options = options | {"normalization_rule_name": "small"}
-        n = train(folder, corpus, size * 2 if "byte_fallback" in options else size, file, options)
+        key = json.dumps(options)
+        if key in trained:
+            shutil.copy(trained[key], folder / file)
+        else:
+            train(folder, corpus, size * 2 if "byte_fallback" in options else size, file, options)
+        trained[key] = folder / file
+        n = len(read_model(folder / file).pieces)
         write_json(folder / "tokenizer_config.json", {"tokenizer_class": kind} | resolve(config, n))
         for other, value in files.items():
             write_json(folder / f"{other}.json", resolve(value, n))

@@ -4,8 +4,9 @@
     tokenizers_oracle.py compare texts.jsonl expected.jsonl got.jsonl
 
 texts.jsonl has a JSON string a line, or [text, pair]. MODEL is a tokenizer.json, a folder with one, or a GGUF file.
-A line of the results is {"ids", "offsets" in code points, "type_ids"}, special tokens added, nothing cut and nothing
-padded. compare needs the ids and offsets of every line, type_ids where got.jsonl has them; it exits 1 if a line differs.
+A line of the results is {"ids", "offsets" in code points, "type_ids", "text" of all ids, "clean": without special tokens},
+special tokens added, nothing cut and nothing padded. compare needs the ids and offsets of every line, the others where
+got.jsonl has them; it exits 1 if a line differs.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from pathlib import Path
 
 CHUNK = 1000
 SHOWN = 10
-KEYS = ("ids", "offsets", "type_ids")
+KEYS = ("ids", "offsets", "type_ids", "text", "clean")
 
 
 def load_tokenizer(model: Path):
@@ -60,8 +61,11 @@ def encode(arguments) -> int:
     tokenizer = load_tokenizer(arguments.model)
     texts = read_texts(sys.stdin)
     for start in range(0, len(texts), CHUNK):
-        for encoding in tokenizer.encode_batch(texts[start:start + CHUNK]):
-            line = {"ids": encoding.ids, "offsets": encoding.offsets, "type_ids": encoding.type_ids}
+        encodings = tokenizer.encode_batch(texts[start:start + CHUNK])
+        ids = [encoding.ids for encoding in encodings]
+        decoded = [tokenizer.decode_batch(ids, skip_special_tokens=skip) for skip in (False, True)]
+        for encoding, text, clean in zip(encodings, *decoded):
+            line = {"ids": encoding.ids, "offsets": encoding.offsets, "type_ids": encoding.type_ids, "text": text, "clean": clean}
             print(json.dumps(line, separators=(",", ":")))
     return 0
 
@@ -69,7 +73,7 @@ def encode(arguments) -> int:
 def first_difference(expected: dict, got: dict) -> str | None:
     """Where two results part, or None."""
     for key in KEYS:
-        if key == "type_ids" and key not in got:
+        if key not in ("ids", "offsets") and key not in got:
             continue
         other = got.get(key, [])
         for position, (left, right) in enumerate(zip_longest(expected[key], other)):
