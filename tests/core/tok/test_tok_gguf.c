@@ -8,7 +8,7 @@ Suite *tok_gguf_suite(void);
 
 /* ---- a GGUF file with metadata only --------------------------------------- */
 
-enum { T_I32 = 5, T_U32 = 4, T_BOOL = 7, T_STRING = 8, T_ARRAY = 9 };
+enum { T_F32 = 6, T_I32 = 5, T_U32 = 4, T_BOOL = 7, T_STRING = 8, T_ARRAY = 9 };
 
 struct writer {
     struct core_buf b;
@@ -263,6 +263,37 @@ START_TEST(bert_vocabularies_get_their_continuations_back)
 }
 END_TEST
 
+START_TEST(tokens_that_fill_the_matrix_up_come_of_no_text)
+{
+    static const char *const tokens[] = {"<unk>", "\u2581", "a", "b", "ab"};
+    const float scores[] = {0, -1, -2, -2, -1};
+    const uint32_t types[] = {2, 1, 1, 1, 5};
+    struct writer w = {0};
+    struct core_err err = {0};
+    struct tok *tok = NULL;
+    struct gguf *g;
+    void *bytes;
+    const uint8_t off = 0;
+
+    key_str(&w, "tokenizer.ggml.model", _i ? "t5" : "llama");
+    key_array(&w, "tokenizer.ggml.tokens", T_STRING, 5);
+    for (int i = 0; i < 5; i++)
+        put_str(&w, tokens[i]);
+    key_array(&w, "tokenizer.ggml.scores", T_F32, 5);
+    core_buf_add(&w.b, scores, sizeof(scores));
+    key_array(&w, "tokenizer.ggml.token_type", T_I32, 5);
+    core_buf_add(&w.b, types, sizeof(types));
+    key(&w, _i ? "tokenizer.ggml.add_eos_token" : "tokenizer.ggml.add_bos_token", T_BOOL);
+    core_buf_add(&w.b, &off, 1);
+    g = finish(&w, &bytes);
+    ck_assert_msg(tok_open_gguf(&tok, g, &err) == 0, "%s", err.msg);
+    gguf_free(g);
+    core_free(bytes);
+    assert_encodes(tok, "abx", "1[0,1] 2[0,1] 3[1,2] 0[2,3]");
+    tok_close(&tok);
+}
+END_TEST
+
 START_TEST(an_embedded_tokenizer_json_wins)
 {
     struct writer w = {0};
@@ -336,6 +367,7 @@ Suite *tok_gguf_suite(void)
     tcase_add_test(c, qwen2_composes_characters_before_it_cuts);
     tcase_add_test(c, flags_put_special_tokens_around_each_text);
     tcase_add_test(c, bert_vocabularies_get_their_continuations_back);
+    tcase_add_loop_test(c, tokens_that_fill_the_matrix_up_come_of_no_text, 0, 2);
     tcase_add_test(c, an_embedded_tokenizer_json_wins);
     tcase_add_test(c, unknown_names_and_missing_parts_are_refused);
     suite_add_tcase(s, c);

@@ -61,21 +61,32 @@ static void put_trainer(struct core_buf *b, size_t model_type)
     core_buf_release(&spec);
 }
 
-/* Maps A to a, nothing else: units of a Darts-clone trie, and the texts. */
-static void put_normalizer(struct core_buf *b)
+/* Maps key to a, nothing else: units of a Darts-clone trie, and the texts. The children
+ * of the node after i bytes begin at 0x100 * (i + 1). */
+static void put_map(struct core_buf *b, const char *key)
 {
     struct core_buf map = {0}, spec = {0};
-    uint32_t head[1 + 0x200] = {0x800};
+    uint32_t head[1 + 0x500] = {4 * 0x500}, at = 0;
 
-    head[1] = 0x100 << 10;                               /* the root's children from 0x100 */
-    head[1 + (0x100 ^ 'A')] = 'A' | 1 << 8 | 0x41 << 10; /* its value at 0x100 */
-    head[1 + 0x100] = 1u << 31;
+    head[1] = 0x100 << 10;
+    for (uint32_t i = 0; key[i]; i++) {
+        const uint32_t byte = (unsigned char)key[i], base = 0x100 * (i + 1);
+
+        at = base ^ byte;
+        head[1 + at] = byte | (at ^ (base + 0x100)) << 10 | (key[i + 1] ? 0 : 1 << 8);
+        head[1 + base + 0x100] = 1u << 31; /* the value: text 0 */
+    }
     core_buf_add(&map, head, sizeof(head));
     core_buf_add(&map, "a", 2);
     put_bytes(&spec, 2, map.p, map.n);
     put_bytes(b, 3, spec.p, spec.n);
     core_buf_release(&map);
     core_buf_release(&spec);
+}
+
+static void put_normalizer(struct core_buf *b)
+{
+    put_map(b, "A");
 }
 
 /* <unk> <s> </s> and a few pieces: ids 0, 1, 2, then 3 and on. */
@@ -102,6 +113,22 @@ static int open_with(struct tok **tok, const char *class, const char *name,
         {.name = "tokenizer_config.json", .bytes = config, .n_bytes = config ? strlen(config) : 0}};
 
     return tok_open_files(tok, class, files, config ? 2 : 1, err);
+}
+
+/* As assert_encodes() without the tokens around the text. */
+static void assert_encodes_plain(const struct tok *tok, const char *text, const char *expected)
+{
+    const struct tok_encode_options opt = {.no_special = true};
+    struct tok_encoding e = {0};
+    char got[512] = "";
+    size_t n = 0;
+
+    ck_assert_int_eq(tok_encode(tok, text, strlen(text), NULL, 0, &opt, &e, NULL), 0);
+    for (size_t i = 0; i < e.n; i++)
+        n += (size_t)snprintf(got + n, sizeof(got) - n, "%s%d[%u,%u]", i ? " " : "", (int)e.ids[i],
+                              e.start[i], e.end[i]);
+    ck_assert_str_eq(got, expected);
+    tok_encoding_release(&e);
 }
 
 static struct tok *must_open(const char *class, const char *name, size_t type, const char *config)
@@ -168,6 +195,74 @@ START_TEST(the_class_comes_from_the_caller_then_the_tokenizer_then_the_model)
         assert_encodes(tok, "ab", cases[i].expected);
         tok_close(&tok);
     }
+    core_buf_release(&model);
+}
+END_TEST
+
+/* A mapped character takes along what stands with it in a grapheme of less than 6
+ * bytes, so each shows where graphemes end. */
+START_TEST(a_grapheme_is_mapped_as_a_whole)
+{
+    static const char *const cases[][3] = {
+        {"e", "e\u0301b", "8[0,3]"},
+        {"\u0937", "\u0937\u0301", "4[0,1] 5[0,1]"},
+        /* joined: longer than 5 bytes, so character by character */
+        {"\u00a9", "\u00a9\u200d\u00a9\u0301", "4[0,1] 5[0,1] 3[1,2] 5[2,3] 3[3,4]"},
+        {"\u0937", "\u0915\u094d\u0937\u0301", "4[0,1] 3[0,2] 5[2,3] 3[3,4]"},
+        {"\uac00", "\u1100\uac00\u0301", "4[0,1] 3[0,1] 5[1,2] 3[2,3]"},
+        /* not joined */
+        {"\uac00", "\u11a8\uac00\u0301b", "4[0,1] 3[0,1] 7[1,4]"},
+        {"\u00a9", "\u00a9\u200db\u00a9\u0301", "8[0,3] 5[3,4]"},
+        {"\u0600", "\u0600bb", "8[0,3]"},
+        {"\r", "\r\nb", "8[0,3]"},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct core_buf model = small_model(UNIGRAM);
+        struct core_err err = {0};
+        struct tok *tok = NULL;
+
+        put_map(&model, cases[i][0]); /* the last one counts */
+        ck_assert_msg(open_with(&tok, "XLMRobertaTokenizer", "sentencepiece.bpe.model", &model,
+                                NULL, &err) == 0,
+                      "%s", err.msg);
+        assert_encodes_plain(tok, cases[i][1], cases[i][2]);
+        tok_close(&tok);
+        core_buf_release(&model);
+    }
+}
+END_TEST
+
+START_TEST(merges_of_one_score_go_by_the_length_of_their_parts)
+{
+    struct core_buf model = small_model(BPE);
+    struct core_err err = {0};
+    struct tok *tok = NULL;
+
+    put_piece(&model, "c", -9, NORMAL);
+    put_piece(&model, "d", -9, NORMAL);
+    put_piece(&model, "cd", -8, NORMAL); /* 11 */
+    put_piece(&model, "abc", -8, NORMAL);
+    ck_assert_int_eq(open_with(&tok, "LlamaTokenizer", "tokenizer.model", &model,
+                               "{\"add_prefix_space\":false,\"add_bos_token\":false}", &err),
+                     0);
+    assert_encodes(tok, "abcd", "12[0,3] 10[3,4]"); /* ab, then abc before cd */
+    tok_close(&tok);
+    core_buf_release(&model);
+}
+END_TEST
+
+START_TEST(the_mask_swallows_space_even_if_it_is_a_control_piece)
+{
+    struct core_buf model = small_model(UNIGRAM);
+    struct core_err err = {0};
+    struct tok *tok = NULL;
+
+    put_piece(&model, "<mask>", 0, CONTROL);
+    ck_assert_int_eq(
+        open_with(&tok, "XLMRobertaTokenizer", "sentencepiece.bpe.model", &model, NULL, &err), 0);
+    assert_encodes_plain(tok, "ab <mask>", "8[0,2] 11[2,9]");
+    tok_close(&tok);
     core_buf_release(&model);
 }
 END_TEST
@@ -285,6 +380,7 @@ START_TEST(pieces_that_cannot_be_are_refused)
         assert_bad_model(&model, CORE_E_ADAPTER_INVALID, "piece 0");
         core_buf_clear(&model);
     }
+    core_buf_release(&model);
     model = small_model(UNIGRAM);
     memset(text, 'a', 513);
     put_piece_n(&model, text, 512, -1, NORMAL);
@@ -412,6 +508,9 @@ Suite *tok_spm_suite(void)
     tcase_set_timeout(c, 120);
     tcase_add_test(c, each_class_has_its_own_rule);
     tcase_add_test(c, the_class_comes_from_the_caller_then_the_tokenizer_then_the_model);
+    tcase_add_test(c, a_grapheme_is_mapped_as_a_whole);
+    tcase_add_test(c, merges_of_one_score_go_by_the_length_of_their_parts);
+    tcase_add_test(c, the_mask_swallows_space_even_if_it_is_a_control_piece);
     tcase_add_test(c, bytes_stand_for_what_the_vocabulary_lacks);
     tcase_add_test(c, what_no_rule_covers_is_refused_by_name);
     tcase_add_test(c, sentinels_and_their_list_must_agree);

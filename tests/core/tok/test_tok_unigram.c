@@ -40,6 +40,21 @@ START_TEST(unknown_characters_side_by_side_are_one_token)
 }
 END_TEST
 
+START_TEST(an_unknown_character_costs_ten_more_than_the_worst_token)
+{
+    struct tok *tok = unigram("[\"?\",0],[\"ab\",-0.5],[\"xa\",-3],[\"b\",-3]", "");
+
+    assert_encodes(tok, "xab", "2[0,2] 3[2,3]"); /* -6, not -13.5 */
+    tok_close(&tok);
+    tok = unigram("[\"?\",0],[\"ab\",-0.5],[\"xa\",-7],[\"b\",-13]", "");
+    assert_encodes(tok, "xab", "2[0,2] 3[2,3]"); /* -20, not -23.5 */
+    tok_close(&tok);
+    tok = unigram("[\"?\",0],[\"ab\",-0.5],[\"xa\",-13],[\"b\",-13]", "");
+    assert_encodes(tok, "xab", "0[0,1] 1[1,3]"); /* -23.5, not -26 */
+    tok_close(&tok);
+}
+END_TEST
+
 START_TEST(a_text_that_stands_twice_has_its_last_id_and_score)
 {
     struct tok *tok = unigram("[\"?\",-9],[\"ab\",-1],[\"a\",-2],[\"b\",-2],[\"ab\",-5]", "");
@@ -57,7 +72,8 @@ START_TEST(nmt_takes_controls_out_and_makes_spaces_one_kind)
     struct tok *tok =
         unigram("[\"?\",-9],[\"a\",-2],[\" \",-2]", "\"normalizer\":{\"type\":\"Nmt\"},");
 
-    assert_encodes(tok, "a\x01\ta\u200b\u2581\x7f", "1[0,1] 2[2,3] 1[3,4] 2[4,5] 2[5,6]");
+    assert_encodes(tok, "a\x01\ta\u200b\u2581\x7f\xc2\x8f\xc2\x9f\xc2\x80",
+                   "1[0,1] 2[2,3] 1[3,4] 2[4,5] 2[5,6] 0[9,10]");
     tok_close(&tok);
 }
 END_TEST
@@ -69,6 +85,7 @@ Suite *tok_unigram_suite(void)
 
     tcase_add_test(c, of_ways_that_are_equally_good_the_one_that_begins_first_wins);
     tcase_add_test(c, unknown_characters_side_by_side_are_one_token);
+    tcase_add_test(c, an_unknown_character_costs_ten_more_than_the_worst_token);
     tcase_add_test(c, a_text_that_stands_twice_has_its_last_id_and_score);
     tcase_add_test(c, nmt_takes_controls_out_and_makes_spaces_one_kind);
     suite_add_tcase(s, c);
