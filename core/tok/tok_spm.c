@@ -4,7 +4,7 @@
  * library merges by rank. transformers turns the one into the other by listing every
  * cut of every piece into two pieces, and so does this file, with the same order:
  * score of the whole, then characters of the left and of the right part, greater
- * first; equal ones as they come: pieces by id, cuts by the parts' ids.
+ * first; equal ones by the piece's id.
  * Source: generate_merges() of transformers' convert_slow_tokenizer.py. */
 #include "core/tok/tok_spm.h"
 
@@ -20,24 +20,14 @@ enum { PIECE_MAX = 512, MERGES_MAX = 1 << 26 };
 
 struct cut {
     double score;
-    uint32_t piece, order;    /* place in the list of pieces, and among its cuts */
+    uint32_t piece;           /* place in the list of pieces */
     uint16_t at;              /* bytes of the left part */
     uint16_t n_left, n_right; /* characters */
-    int32_t left, right;
 };
 struct cuts {
     struct cut *v;
     size_t n, cap;
 };
-
-static int by_parts(const void *x, const void *y)
-{
-    const struct cut *a = x, *b = y;
-
-    if (a->left != b->left)
-        return a->left < b->left ? -1 : 1;
-    return (a->right > b->right) - (a->right < b->right);
-}
 
 static int by_rank(const void *x, const void *y)
 {
@@ -49,41 +39,32 @@ static int by_rank(const void *x, const void *y)
         return a->n_left > b->n_left ? -1 : 1;
     if (a->n_right != b->n_right)
         return a->n_right > b->n_right ? -1 : 1;
-    if (a->piece != b->piece)
-        return a->piece < b->piece ? -1 : 1;
-    return (a->order > b->order) - (a->order < b->order);
+    return (a->piece > b->piece) - (a->piece < b->piece); /* of one piece, n_left differs */
 }
 
-/* All cuts of one piece, in the order of the parts' ids. */
+/* All cuts of one piece. */
 static bool cut_piece(struct cuts *c, const struct tok__vocab *vocab,
                       const struct tok__spm_piece *piece, uint32_t index)
 {
-    const size_t first = c->n;
     const uint16_t n_chars = (uint16_t)core_utf8_count(piece->text, piece->n);
     uint32_t cp, h = TOK__HASH_SEED;
     uint16_t n_left = 0;
 
     for (size_t i = 0, len; i < piece->n; i += len) {
         struct cut cut = {.score = piece->score, .piece = index, .at = (uint16_t)i};
+        bool is_left;
 
         len = tok__get(piece->text + i, &cp);
         cut.n_left = n_left++;
         cut.n_right = (uint16_t)(n_chars - cut.n_left);
-        cut.left = i ? tok__vocab_find(vocab, h, "", 0, piece->text, i) : -1;
+        is_left = i > 0 && tok__vocab_find(vocab, h, "", 0, piece->text, i) >= 0;
         h = tok__hash(h, piece->text + i, len);
-        if (cut.left < 0)
-            continue;
-        cut.right = tok__vocab_id(vocab, piece->text + i, piece->n - i);
-        if (cut.right < 0)
+        if (!is_left || tok__vocab_id(vocab, piece->text + i, piece->n - i) < 0)
             continue;
         if (!tok__grow(&c->v, &c->cap, c->n + 1, sizeof(*c->v)))
             return false;
         c->v[c->n++] = cut;
     }
-    if (c->n - first > 1)
-        qsort(c->v + first, c->n - first, sizeof(*c->v), by_parts);
-    for (size_t i = first; i < c->n; i++)
-        c->v[i].order = (uint32_t)(i - first);
     return true;
 }
 
