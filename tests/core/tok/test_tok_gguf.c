@@ -294,6 +294,38 @@ START_TEST(tokens_that_fill_the_matrix_up_come_of_no_text)
 }
 END_TEST
 
+START_TEST(added_tokens_of_a_unigram_file_leave_its_scores_alone)
+{
+    static const char *const tokens[] = {"<unk>", "\u2581", "ab", "xa", "b", "<mask>", "<x>"};
+    const float scores[] = {0, -1, -0.5f, -13, -13, -1000, -1000};
+    const uint32_t types[] = {2, 1, 1, 1, 1, 3, 4};
+    struct writer w = {0};
+    struct core_err err = {0};
+    struct tok *tok = NULL;
+    struct gguf *g;
+    void *bytes;
+    const uint8_t off = 0;
+
+    key_str(&w, "tokenizer.ggml.model", "t5");
+    key_array(&w, "tokenizer.ggml.tokens", T_STRING, 7);
+    for (int i = 0; i < 7; i++)
+        put_str(&w, tokens[i]);
+    key_array(&w, "tokenizer.ggml.scores", T_F32, 7);
+    core_buf_add(&w.b, scores, sizeof(scores));
+    key_array(&w, "tokenizer.ggml.token_type", T_I32, 7);
+    core_buf_add(&w.b, types, sizeof(types));
+    key(&w, "tokenizer.ggml.add_eos_token", T_BOOL);
+    core_buf_add(&w.b, &off, 1);
+    g = finish(&w, &bytes);
+    ck_assert_msg(tok_open_gguf(&tok, g, &err) == 0, "%s", err.msg);
+    gguf_free(g);
+    core_free(bytes);
+    /* An unknown x costs 23, not 1010; and the mask takes the space before it along. */
+    assert_encodes(tok, "xab <mask><x>", "1[0,1] 0[0,1] 2[1,3] 5[3,10] 6[10,13]");
+    tok_close(&tok);
+}
+END_TEST
+
 START_TEST(an_embedded_tokenizer_json_wins)
 {
     struct writer w = {0};
@@ -368,6 +400,7 @@ Suite *tok_gguf_suite(void)
     tcase_add_test(c, flags_put_special_tokens_around_each_text);
     tcase_add_test(c, bert_vocabularies_get_their_continuations_back);
     tcase_add_loop_test(c, tokens_that_fill_the_matrix_up_come_of_no_text, 0, 2);
+    tcase_add_test(c, added_tokens_of_a_unigram_file_leave_its_scores_alone);
     tcase_add_test(c, an_embedded_tokenizer_json_wins);
     tcase_add_test(c, unknown_names_and_missing_parts_are_refused);
     suite_add_tcase(s, c);
