@@ -49,15 +49,16 @@ static void offer(struct tok__node *to, double score, uint32_t from, int32_t id)
     *to = (struct tok__node){.score = score, .from = from, .id = id};
 }
 
-/* Offers each token that begins at byte i; true if one is the character itself. */
+/* Offers each token that begins at byte i, and says how many bytes it looked at; true if
+ * one token is the character itself. */
 static bool offer_tokens(const struct unigram *m, struct tok__node *node, const char *s, uint32_t i,
-                         uint32_t n)
+                         uint32_t *n)
 {
     const double here = node[i].score;
     uint32_t h = TOK__HASH_SEED, k = i, cp;
     bool single = false;
 
-    while (k < n && k - i < m->vocab->n_longest) {
+    while (k < *n && k - i < m->vocab->n_longest) {
         const uint32_t len = (uint32_t)tok__get(s + k, &cp);
         int32_t id;
 
@@ -71,26 +72,31 @@ static bool offer_tokens(const struct unigram *m, struct tok__node *node, const 
         offer(&node[k], m->scores[id] + here, i, id);
         single |= k - len == i;
     }
+    *n = k - i;
     return single;
 }
 
-/* Fills node[0 .. n]. */
-static int search(const struct unigram *m, struct tok__node *node, const char *s, uint32_t n,
+/* Fills w->nodes[0 .. n]. */
+static int search(const struct unigram *m, struct tok__work *w, const char *s, uint32_t n,
                   struct core_err *err)
 {
+    struct tok__node *node = w->nodes;
     uint32_t cp;
 
     for (uint32_t i = 0; i <= n; i++)
         node[i] = (struct tok__node){.id = TOK__NODE_NONE};
     for (uint32_t i = 0; i < n;) {
         const uint32_t len = (uint32_t)tok__get(s + i, &cp);
+        uint32_t seen = n;
 
-        if (!offer_tokens(m, node, s, i, n)) {
+        if (!offer_tokens(m, node, s, i, &seen)) {
             if (m->unk_id < 0)
                 return core_err_set(err, CORE_E_ADAPTER_INVALID,
                                     "the vocabulary names no unknown token, and the text needs it");
             offer(&node[i + len], m->unk_score + node[i].score, i, m->unk_id);
         }
+        if (tok__work_stopped(w, seen, err) != 0)
+            return CORE_E_TIMEOUT;
         i += len;
     }
     return 0;
@@ -152,7 +158,7 @@ static int cut(const void *self, struct tok__work *w, uint32_t start, uint32_t e
 
     if (!tok__grow(&w->nodes, &w->cap_nodes, (size_t)n + 1, sizeof(*w->nodes)))
         return core_err_nomem(err, "tokens of a text");
-    rc = search(m, w->nodes, w->text.p + start, n, err);
+    rc = search(m, w, w->text.p + start, n, err);
     if (rc != 0)
         return rc;
     for (stop = turn(w->nodes, n); at < n; at = stop, stop = w->nodes[stop].from) {

@@ -78,6 +78,40 @@ START_TEST(nmt_takes_controls_out_and_makes_spaces_one_kind)
 }
 END_TEST
 
+static bool count(void *n)
+{
+    (*(size_t *)n)++;
+    return false;
+}
+
+static bool stop(void *unused)
+{
+    (void)unused;
+    return true;
+}
+
+START_TEST(a_search_asks_whether_it_is_to_go_on)
+{
+    enum { N = 2 << 20 };
+    struct tok *tok = unigram("[\"?\",-9],[\"a\",-2],[\"aaaa\",-3]", "");
+    struct tok_encoding e = {0};
+    struct core_err err = {0};
+    size_t n_asked = 0;
+    struct tok_encode_options opt = {.is_stopped = count, .arg = &n_asked};
+    char *text = malloc(N);
+
+    memset(text, 'a', N);
+    ck_assert_int_eq(tok_encode(tok, text, N, NULL, 0, &opt, &e, &err), 0);
+    ck_assert_uint_eq(e.n, N / 4);
+    ck_assert_uint_ge(n_asked, 8); /* it looks at each byte four times; the caller asks once */
+    opt.is_stopped = stop;
+    ck_assert_int_eq(tok_encode(tok, text, N, NULL, 0, &opt, &e, &err), CORE_E_TIMEOUT);
+    tok_encoding_release(&e);
+    tok_close(&tok);
+    free(text);
+}
+END_TEST
+
 Suite *tok_unigram_suite(void)
 {
     Suite *s = suite_create("tok_unigram");
@@ -87,6 +121,7 @@ Suite *tok_unigram_suite(void)
     tcase_add_test(c, unknown_characters_side_by_side_are_one_token);
     tcase_add_test(c, an_unknown_character_costs_ten_more_than_the_worst_token);
     tcase_add_test(c, a_text_that_stands_twice_has_its_last_id_and_score);
+    tcase_add_test(c, a_search_asks_whether_it_is_to_go_on);
     tcase_add_test(c, nmt_takes_controls_out_and_makes_spaces_one_kind);
     suite_add_tcase(s, c);
     return s;
