@@ -266,6 +266,8 @@ def shortest(value):
         return shortest(value.tolist())
     if isinstance(value, list):
         return [shortest(item) for item in value]
+    if isinstance(value, dict):
+        return {key: shortest(item) for key, item in value.items()}
     return float(str(numpy.float32(value))) if isinstance(value, float) else value
 
 

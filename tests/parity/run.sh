@@ -8,6 +8,6 @@ here=$(cd "$(dirname "$0")" && pwd)
 golden=$(mktemp -d)
 trap 'rm -rf "$golden"' EXIT
 
-python3 "$here/../oracle/make.py" --seed "$SEED" --out "$golden"
+python3 "$here/../oracle/make.py" --all --seed "$SEED" --out "$golden"
 python3 "$here/parity.py" --peftd "$PEFTD" --golden "$golden" --seed "$SEED"
 python3 "$here/parity.py" --peftd "$PEFTD" --golden "$golden" --seed "$SEED" --alone 200
