@@ -48,7 +48,7 @@ class Family:
     eos_ends: int | None = None  # classification pools at this token, so inputs end with it
     pad_id: int = 0
     heads_to_save: dict = field(default_factory=dict)  # kind -> modules that PEFT does not save by itself
-    prompt_options: dict = field(default_factory=dict)  # what PEFT's prompt methods cannot read from the config
+    prompt_options: dict = field(default_factory=dict)  # what PEFT's prompts cannot read from the config
     adds_transformer: bool = False  # its class for question answering calls the body `transformer`
     adapterhub: bool = True
 
@@ -82,12 +82,12 @@ def llama_names(**changes) -> Names:
 
 def bart_names(norms: list) -> Names:
     return Names(["q_proj", "v_proj"], ["k_proj"], "v_proj", "out_proj", ["fc1"], "fc2",
-                 ["self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm", *norms], "shared",
+                 ["self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm", *norms], "embed_tokens",
                  "decoder.layers.0.encoder_attn_layer_norm")
 
 
 def t5_names(up: list) -> Names:
-    return Names(["q", "v"], ["k"], "v", "o", up, "wo", ["layer_norm", "final_layer_norm"], "shared",
+    return Names(["q", "v"], ["k"], "v", "o", up, "wo", ["layer_norm", "final_layer_norm"], "embed_tokens",
                  "decoder.block.0.layer.1.layer_norm")
 
 
@@ -137,7 +137,8 @@ def encoders() -> list:
         Family("electra", "ElectraConfig",
                {**BERT, "embedding_size": 20, "hidden_size": 36, "num_attention_heads": 3, "intermediate_size": 60,
                 "num_hidden_layers": 2}, "AutoModel", ENCODER_KINDS, bert_names(), 5, tokenizer="wordpiece",
-               token_types=True),
+               token_types=True, prompt_options={"token_dim": 20},
+               heads_to_save={"multiple_choice": ["sequence_summary"]}),
         Family("deberta-v2", "DebertaV2Config", DEBERTA, "AutoModelForSequenceClassification", ENCODER_KINDS,
                **deberta),
         Family("deberta-v2-conv", "DebertaV2Config",
@@ -151,7 +152,7 @@ def encoders() -> list:
                 "sep_token_id": 2, "classifier_pooling": "mean", "reference_compile": False},
                "AutoModelForMaskedLM", ENCODER_KINDS,
                Names(["Wqkv"], ["Wqkv"], "Wqkv", "attn.Wo", ["Wi"], "mlp.Wo", ["attn_norm", "mlp_norm", "final_norm"],
-                     "tok_embeddings", "layers.1.attn_norm"), 4),
+                     "tok_embeddings", "layers.1.attn_norm"), 4, heads_to_save={"span": ["classifier"]}),
     ]
 
 
@@ -169,11 +170,11 @@ def seq2seqs() -> list:
                "AutoModelForSeq2SeqLM", SEQ2SEQ_KINDS, bart_names(["layernorm_embedding", "layer_norm"]), 4,
                eos_ends=2, pad_id=1, heads_to_save=head),
         Family("t5", "T5Config",
-               {**T5, "d_model": 36, "d_kv": 10, "num_heads": 4, "d_ff": 68, "num_layers": 2, "num_decoder_layers": 3,
+               {**T5, "d_model": 36, "d_kv": 12, "num_heads": 3, "d_ff": 68, "num_layers": 2,
                 "feed_forward_proj": "relu"}, "AutoModelForSeq2SeqLM", SEQ2SEQ_KINDS, t5_names(["wi"]), 3, eos_ends=1,
                heads_to_save=head),
         Family("t5-gated", "T5Config",
-               {**T5, "d_model": 40, "d_kv": 12, "num_heads": 3, "d_ff": 60, "num_layers": 2,
+               {**T5, "d_model": 40, "d_kv": 12, "num_heads": 3, "d_ff": 60, "num_layers": 2, "num_decoder_layers": 3,
                 "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, "AutoModelForSeq2SeqLM",
                SEQ2SEQ_KINDS, t5_names(["wi_0", "wi_1"]), 3, eos_ends=1,
                heads_to_save=head),
@@ -196,7 +197,7 @@ def decoders() -> list:
                 "num_key_value_heads": 2, "head_dim": 10, "intermediate_size": 76, "tie_word_embeddings": False},
                lm, DECODER_KINDS, llama_names(), 3, adds_transformer=True),
         Family("mistral", "MistralConfig",
-               {**DECODER, "hidden_size": 44, "num_hidden_layers": 3, "num_attention_heads": 4,
+               {**DECODER, "hidden_size": 56, "num_hidden_layers": 3, "num_attention_heads": 4,
                 "num_key_value_heads": 2, "head_dim": 14, "intermediate_size": 68, "sliding_window": 9,
                 "tie_word_embeddings": False}, lm, DECODER_KINDS, llama_names(), 3),
         Family("qwen2", "Qwen2Config",
@@ -206,7 +207,8 @@ def decoders() -> list:
         Family("qwen3", "Qwen3Config",
                {**DECODER, "hidden_size": 44, "num_hidden_layers": 3, "num_attention_heads": 4,
                 "num_key_value_heads": 1, "head_dim": 12, "intermediate_size": 60, "tie_word_embeddings": False}, lm,
-               DECODER_KINDS, llama_names(norms=["input_layernorm", "post_attention_layernorm", "norm", "q_norm"]), 3, adds_transformer=True),
+               DECODER_KINDS, llama_names(norms=["input_layernorm", "post_attention_layernorm", "norm", "q_norm"]), 3,
+               adds_transformer=True),
         Family("gemma2", "Gemma2Config",
                {**DECODER, "hidden_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4,
                 "num_key_value_heads": 2, "head_dim": 12, "intermediate_size": 68, "sliding_window": 9,

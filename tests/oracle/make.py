@@ -27,11 +27,13 @@ STAGES = [
     [("ORACLE_PEFT", [["own_cells.py"], ["peft_cells.py"]]),
      ("ORACLE_ADAPTERS", [["adapterhub_cells.py"]])],
 ]
-# The cross product: the bases, then one process for each family and library. AdapterHub's checks the cells of the base
-# that PEFT's wrote, so it follows.
+# The cross product: the bases, then two shares of the families side by side, a process for each library, because its
+# import takes as long as a hundred cells. AdapterHub's checks the cells of the base that PEFT's wrote, so it follows.
 WIDE_BASES = ("ORACLE_ADAPTERS", "wide_bases.py")
 WIDE_CELLS = [("ORACLE_PEFT", "wide_peft.py"), ("ORACLE_ADAPTERS", "wide_adapterhub.py")]
 AT_ONCE = 2
+# Tuned checkpoints of methods without a library, for one family of each kind and those whose weights are special.
+CHECKPOINTS = ("bert-cls", "roberta", "distilbert", "deberta-v2", "bart", "t5", "gpt2", "llama-odd", "qwen2", "phi3")
 
 
 def run_lane(interpreter: str, scripts: list, seed: int, out: Path) -> None:
@@ -53,12 +55,16 @@ def run_wide(names: list, text: str, seed: int, out: Path) -> None:
     """The cells of the named families whose name contains the text."""
     run_lane(os.environ[WIDE_BASES[0]], [[WIDE_BASES[1], *names]], seed, out)
 
-    def run_family(name: str) -> None:
+    def run_share(share: list) -> None:
+        tuned = [name for name in share if name in CHECKPOINTS]
         for interpreter, script in WIDE_CELLS:
-            run_lane(os.environ[interpreter], [[script, "--family", name, "--only", text]], seed, out)
+            run_lane(os.environ[interpreter], [[script, "--only", text, "--family", *share]], seed, out)
+        if tuned:
+            run_lane(os.environ["ORACLE_PEFT"], [["checkpoints.py", "--only", text, "--family", *tuned]], seed, out)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for done in [pool.submit(run_family, name) for name in names]:
+        shares = [names[number::AT_ONCE] for number in range(AT_ONCE)]
+        for done in [pool.submit(run_share, share) for share in shares if share]:
             done.result()
 
 

@@ -81,7 +81,7 @@ class Cell:
 
     @property
     def folder_name(self) -> str:
-        infix = {"peft": "-peft", "adapterhub": "-ah", "base": "", "delta": "-delta"}[self.library]
+        infix = {"peft": "-peft", "adapterhub": "-ah", "base": "", "delta": "-delta", "diff": "-diff"}[self.library]
         return f"{self.family.name}{infix}-{self.name}"
 
     @property
@@ -339,7 +339,7 @@ def parse_arguments(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--family", required=True, choices=sorted(families()))
+    parser.add_argument("--family", required=True, nargs="+", choices=sorted(families()))
     parser.add_argument("--only", default="", help="make only cells whose name contains this")
     parser.add_argument("--trace", action="store_true", help="print where the library refuses")
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Makes the cells of AdapterHub for one family of the cross product: `wide_adapterhub.py --seed N --out DIR --family F`.
+"""Makes the cells of AdapterHub of the cross product: `wide_adapterhub.py --seed N --out DIR --family F...`.
 
 Families of the library get flex heads, plug-in families the heads of transformers; generation uses the base's own LM head
 unless the row is about heads. Nothing is cached. Gates and ReFT depend on how a sequence is cut into forwards, so their
@@ -378,14 +378,15 @@ def load_flex(path: str, **options) -> torch.nn.Module:
     return adapters.AutoAdapterModel.from_pretrained(path, **options).eval()
 
 
-def main() -> None:
-    logging.getLogger("adapters").setLevel(logging.ERROR)
-    arguments = parse_arguments(__doc__)
-    family, bases = families()[arguments.family], Bases(load_flex)
+def make_family(family: Family, arguments) -> None:
+    bases = Bases(load_flex)
     check_agreement(family, bases)
     if family.adapterhub:
         make_cells(cells_of(family), bases, {"adapters": adapters.__version__}, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    logging.getLogger("adapters").setLevel(logging.ERROR)
+    given = parse_arguments(__doc__)
+    for name in given.family:
+        make_family(families()[name], given)

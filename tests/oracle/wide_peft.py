@@ -1,4 +1,4 @@
-"""Makes the cells of Hugging Face PEFT for one family of the cross product: `wide_peft.py --seed N --out DIR --family F`.
+"""Makes the cells of Hugging Face PEFT of the cross product: `wide_peft.py --seed N --out DIR --family F...`.
 
 Every method is made for the family's main kind and for one more in turn; a few are made for every kind. Cells that the
 library cannot make, save or read back are listed in DIR/impossible.
@@ -81,11 +81,11 @@ def lora_methods(family: Family) -> list:
 def vector_methods(family: Family) -> list:
     pair, down = family.names.attention, family.names.down
     feed = {"target_modules": [*pair, down], "feedforward_modules": [down]}
-    default = {} if family.name.partition("-")[0] not in ("distilbert", "mbart", "electra", "xlm", "modernbert") else feed
+    known = not family.name.startswith(("distilbert", "mbart", "electra", "xlm", "modernbert", "phi3"))
     return [
         Method("adalora", "adalora", "AdaLoraConfig", {"init_r": 6, "target_r": 4, "lora_alpha": 9, "total_step": 100,
                                                        "target_modules": [*pair, down]}),
-        Method("ia3", "ia3", "IA3Config", default),
+        Method("ia3", "ia3", "IA3Config", {} if known else feed),
         Method("ia3-chosen", "ia3", "IA3Config", {"target_modules": [*family.names.key, family.names.out, down],
                                                   "feedforward_modules": [family.names.out]}),
         Method("ln", "ln", "LNTuningConfig", {"target_modules": family.names.norms}),
@@ -195,7 +195,7 @@ def config_of(cell: Cell, method: Method):
     if cell.kind == "generation" and cell.family.is_seq2seq:
         task_type = "SEQ_2_SEQ_LM"
     options = dict(method.options)
-    if "num_virtual_tokens" in options:
+    if "num_virtual_tokens" in options and method.method != "prefix":
         options.update(cell.family.prompt_options)
     saved = list(cell.family.heads_to_save.get(cell.kind, [])) + (["classifier"] if task_type is None else [])
     if saved and "modules_to_save" in config_class.__dataclass_fields__:
@@ -334,14 +334,14 @@ def cells_of(family: Family) -> list:
     return cells + extra_kinds(family)
 
 
-def main() -> None:
-    arguments = parse_arguments(__doc__)
-    family, bases = families()[arguments.family], Bases()
-    own = own_cells(family)
+def make_family(family: Family, arguments) -> None:
+    bases, own = Bases(), own_cells(family)
     make_cells([cell for cell in own if cell.library == "base"], bases, {}, arguments)
     make_cells([cell for cell in own if cell.library == "delta"], bases, {}, arguments)
     make_cells(cells_of(family), bases, {"peft": peft.__version__}, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    given = parse_arguments(__doc__)
+    for name in given.family:
+        make_family(families()[name], given)

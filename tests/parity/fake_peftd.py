@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A stand-in for `peftd serve` that answers from the goldens, to test the parity driver itself.
 
-FAKE_FAULT names one thing to do wrong: value, token, kind, error, missing, upload, batch or exit.
+FAKE_FAULT names one thing to do wrong: value, token, kind, error, missing, upload, batch or exit; or to refuse: refuse
+(prefix tuning), base; or to die at the start: crash.
 """
 
 import argparse
@@ -68,7 +69,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self):
         self.rfile.read(int(self.headers["Content-Length"]))
-        self.answer(422 if FAULT == "upload" else 201, {"task": self.path.rsplit("/", 1)[1]})
+        task = self.path.rsplit("/", 1)[1]
+        if FAULT == "refuse" and "prefix" in task:
+            self.answer(422, {"error": {"code": "adapter_unsupported", "message": "no such method here"}})
+        else:
+            self.answer(422 if FAULT == "upload" else 201, {"task": task})
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -98,6 +103,10 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--store", required=True)
     parser.add_argument("--listen", required=True)
+    if FAULT == "base":
+        sys.exit("peftd serve: config.json: model_type: unknown")
+    if FAULT == "crash":
+        os.kill(os.getpid(), signal.SIGKILL)
     Handler.goldens = read_goldens(parser.parse_args().model)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(3 if FAULT == "exit" else 0))

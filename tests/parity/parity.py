@@ -2,9 +2,12 @@
 
 For each base of the golden folder it starts a server, uploads every cell as a task of its own, and sends the cases of
 all cells together in shuffled calls, so that every row is computed beside the rows of other tasks. With --alone N it
-compares peftd with itself instead: each case alone against the same case in N random mixed calls, bit for bit unless the server runs at the portable level.
+compares peftd with itself instead: each case alone against the same case in N random mixed calls, bit for bit unless the
+server runs at the portable level.
 
-One line per cell, then `N passed, M failed`; the exit status is 1 if a cell failed.
+A cell is equal, refused (by name: the server says that it does not compute it, or does not open its base) or wrong.
+One line per cell, then the counts; the exit status is 1 if a cell is wrong, or refused and refusals are not allowed
+(--refusals). --table FILE writes the table of methods and bases, together with what the libraries cannot make.
 """
 
 import argparse
@@ -12,12 +15,15 @@ import http.client
 import json
 import math
 import random
+import re
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.parity import table  # noqa: E402
 from tests.support.peftd import Client, Failure, Process, multipart  # noqa: E402
 
 GOLDEN_TOLERANCE = 1e-4  # of the largest magnitude in the expected row, at least of 1
@@ -28,6 +34,11 @@ START_SECONDS = 60
 CALL_SECONDS = 120
 REQUESTS_PER_CALL = 48
 FAULTS_SHOWN = 3
+REFUSALS = ("adapter_unsupported", "adapter_invalid", "adapter_mismatch", "wrong_kind")
+
+
+class BaseRefused(Exception):
+    """peftd does not open this base, and says why."""
 
 
 @dataclass
@@ -38,12 +49,21 @@ class Cell:
     kind: str
     cases: list
     files: list
+    folder: Path
+    base: str = ""
+    library: str = ""
+    row: str = ""
     worst: float = 0.0
+    refusal: str = ""
     faults: list = field(default_factory=list)
 
     @property
+    def verdict(self) -> str:
+        return "wrong" if self.faults else "refused" if self.refusal else "equal"
+
+    @property
     def task(self) -> str:
-        return self.name if self.files else "base"
+        return "base" if self.library == "base" else self.name
 
 
 class Server(Process):
@@ -60,9 +80,12 @@ class Server(Process):
         try:
             self.listen(START_SECONDS)
             self.wait_until(lambda: self.answers("/readyz"), START_SECONDS)
-        except Failure:
+        except (Failure, OSError) as error:
+            refusal = self._refusal()
             self.process.kill()
             self.process.wait()
+            if refusal:
+                raise BaseRefused(refusal) from error
             raise
         return self
 
@@ -79,32 +102,54 @@ class Server(Process):
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Failure(f"{method} {path}: {error!r}\n{self._tail()}") from error
 
+    def _refusal(self) -> str:
+        """What a server said that ended by itself; nothing if it runs, or was killed."""
+        told = re.findall(r"^peftd serve: (.+)$", self.log_text(), re.MULTILINE)
+        try:
+            status = self.process.wait(1)
+        except subprocess.TimeoutExpired:
+            return ""
+        return told[-1] if status in (1, 2) and told else ""
+
     def _tail(self) -> str:
         return "\n".join(self.log_text().splitlines()[-15:])
 
 
 def read_cells(golden: Path, base: str, only: str) -> list:
     cells = []
-    for path in sorted(golden.glob("cells/*/golden.json")):
+    for path in sorted(golden.glob(f"cells/{base}-*/golden.json")):
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["base"] == base and only in path.parent.name:
-            files = sorted(file for file in path.parent.glob("adapter/*") if file.is_file())
-            cells.append(Cell(path.parent.name, content["kind"], content["cases"], files))
+        name, folder = path.parent.name, path.parent / "adapter"
+        if content["base"] == base and only in name:
+            files = sorted(file for file in folder.rglob("*") if file.is_file())
+            cells.append(Cell(name, content["kind"], content["cases"], files, folder, base, content["reader"],
+                              content.get("row") or name.removeprefix(f"{base}-").partition("-")[2] or name))
     return cells
 
 
 def upload(server: Server, cell: Cell) -> bool:
-    if not cell.files:
-        return True
-    body, content_type = multipart({file.name: file.read_bytes() for file in cell.files})
+    """Whether the task can be asked; the cell of the base alone has nothing to upload."""
+    if cell.library == "base" or cell.verdict != "equal":
+        return cell.verdict == "equal"
+    body, content_type = multipart({file.relative_to(cell.folder).as_posix(): file.read_bytes() for file in cell.files})
     status, answer = server.call("PUT", f"/v1/adapters/{cell.task}", body, {"Content-Type": content_type})
-    if status not in (200, 201):
+    # bad_field: an upload of several folders, where the server takes one.
+    if status not in (200, 201) and not note_refusal(cell, answer, (*REFUSALS, "bad_field")):
         cell.faults.append(f"upload: {status} {json.dumps(answer)}")
-    return not cell.faults
+    return cell.verdict == "equal"
+
+
+def note_refusal(cell: Cell, answer, codes: tuple = REFUSALS) -> bool:
+    """Keeps the reason when the answer is an error that says that this is not computed."""
+    error = answer.get("error") if isinstance(answer, dict) else None
+    if not isinstance(error, dict) or error.get("code") not in codes:
+        return False
+    cell.refusal = cell.refusal or f"{error['code']}: {error.get('message')}"
+    return True
 
 
 def request_of(cell: Cell, case: dict) -> dict:
-    keys = ("text", "text_pair") if "text" in case else ("tokens", "token_types")
+    keys = ("text", "text_pair", "choices") if "text" in case else ("tokens", "token_types")
     request = {"task": cell.task, "input": {key: case[key] for key in keys if key in case}}
     if cell.kind == "generation":
         request["parameters"] = {"logits": True, "return_tokens": True, "temperature": 0,
@@ -124,6 +169,8 @@ def infer(server: Server, items: list) -> list:
 
 
 def as_rows(value) -> list:
+    if isinstance(value, dict):
+        return [value.get("start"), value.get("end")]
     return value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
 
 
@@ -160,7 +207,8 @@ def judge(cell: Cell, label: str, expected: tuple, response: dict, tolerance: fl
     """Notes in the cell how a response differs from the expected (rows, generated tokens or None)."""
     rows, generated = expected
     if "error" in response:
-        cell.faults.append(f"{label}: {json.dumps(response['error'])}")
+        if not note_refusal(cell, response):
+            cell.faults.append(f"{label}: {json.dumps(response['error'])}")
         return
     if response.get("kind") != cell.kind:
         cell.faults.append(f"{label}: kind {response.get('kind')!r}, expected {cell.kind!r}")
@@ -190,7 +238,8 @@ def compare_with_goldens(server: Server, items: list, shuffler: random.Random) -
 def expected_of_response(cell: Cell, response: dict) -> tuple | None:
     """A response turned into what later ones are compared with, or None (and a fault) if it is an error."""
     if "error" in response:
-        cell.faults.append(f"alone: {json.dumps(response['error'])}")
+        if not note_refusal(cell, response):
+            cell.faults.append(f"alone: {json.dumps(response['error'])}")
         return None
     output = response["output"]
     return rows_of_output(cell.kind, output), output.get("tokens") if cell.kind == "generation" else None
@@ -210,11 +259,37 @@ def compare_with_alone(server: Server, items: list, shuffler: random.Random, cal
             judge(cell, f"call {number}, {label_of(case)}", expected, response, tolerance)
 
 
+def make_delta(program: str, bases: Path, cell: Cell, folder: Path) -> None:
+    """The files of a cell that is a tuned checkpoint: what `peftd diff` makes of it."""
+    tuned, cell.folder = cell.folder.parent / "tuned", folder / cell.name
+    done = subprocess.run([program, "diff", "--base", str(bases / cell.base), "--tuned", str(tuned), "--out",
+                           str(cell.folder)], capture_output=True, text=True, timeout=CALL_SECONDS)
+    last = (done.stderr.splitlines() or [f"exit status {done.returncode}"])[-1]
+    if done.returncode in (1, 2):
+        cell.refusal = f"diff: {last}"
+    elif done.returncode:
+        cell.faults.append(f"diff: {last}")
+    cell.files = sorted(file for file in cell.folder.rglob("*") if file.is_file())
+
+
+def prepare(arguments, cells: list, folder: Path) -> None:
+    for cell in cells:
+        if cell.library == "diff":
+            make_delta(arguments.peftd, arguments.golden / "bases", cell, folder)
+
+
 def check_base(arguments, base: str, shuffler: random.Random) -> list:
     """Runs all cells of one base through one server; a server that fails is a fault of every cell."""
     cells = read_cells(arguments.golden, base, arguments.only)
     if not cells:
         return []
+    with tempfile.TemporaryDirectory(prefix="peftd-diff-") as folder:
+        prepare(arguments, cells, Path(folder))
+        serve_cells(arguments, base, cells, shuffler)
+    return cells
+
+
+def serve_cells(arguments, base: str, cells: list, shuffler: random.Random) -> None:
     try:
         with Server(arguments.peftd, arguments.golden / "bases" / base, arguments.server_options) as server:
             items = [(cell, case) for cell in cells if upload(server, cell) for case in cell.cases]
@@ -224,16 +299,20 @@ def check_base(arguments, base: str, shuffler: random.Random) -> list:
                 compare_with_goldens(server, items, shuffler)
         if server.exit_status != 0:
             raise Failure(f"exit status {server.exit_status}:\n{server.log_tail}")
+    except BaseRefused as refusal:
+        for cell in cells:
+            cell.refusal = f"base: {refusal}"
     except Failure as error:
         print(f"{base}: {error}")
         for cell in cells:
             cell.faults.append(f"server of {base} failed")
-    return cells
 
 
 def report(cell: Cell) -> None:
-    verdict = "FAIL" if cell.faults else "ok"
-    print(f"{verdict:<4} {cell.name:<42} {cell.kind:<14} {len(cell.cases)} cases  max {cell.worst:.1e}")
+    verdict = {"equal": "ok", "refused": "no", "wrong": "FAIL"}[cell.verdict]
+    print(f"{verdict:<4} {cell.name:<48} {cell.kind:<14} {len(cell.cases)} cases  max {cell.worst:.1e}")
+    if cell.refusal:
+        print(f"       {cell.refusal}")
     for fault in cell.faults[:FAULTS_SHOWN]:
         print(f"       {fault}")
     if len(cell.faults) > FAULTS_SHOWN:
@@ -248,6 +327,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="only cells whose name contains this")
     parser.add_argument("--seed", type=int, default=1, help="of the shuffle")
     parser.add_argument("--alone", type=int, default=0, metavar="N", help="compare alone with N random mixed calls")
+    parser.add_argument("--refusals", action="store_true", help="a refused cell is no failure")
+    parser.add_argument("--table", type=Path, help="write the table of methods and bases here")
     parser.add_argument("server_options", nargs="*", help="after --: options for peftd serve")
     return parser.parse_args()
 
@@ -256,14 +337,18 @@ def main() -> int:
     arguments = parse_arguments()
     shuffler = random.Random(arguments.seed)
     bases = [arguments.base] if arguments.base else sorted(path.name for path in arguments.golden.glob("bases/*"))
-    failed = passed = 0
+    cells = []
     for base in bases:
-        for cell in check_base(arguments, base, shuffler):
+        found = check_base(arguments, base, shuffler)
+        for cell in found:
             report(cell)
-            failed += bool(cell.faults)
-            passed += not cell.faults
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed or not passed else 0
+        cells += found
+    count = {verdict: sum(cell.verdict == verdict for cell in cells) for verdict in ("equal", "refused", "wrong")}
+    if arguments.table:
+        arguments.table.write_text(table.text(cells, table.read_impossible(arguments.golden)), encoding="utf-8")
+    print(f"{count['equal']} equal, {count['refused']} refused, {count['wrong']} wrong")
+    is_good = not count["wrong"] and (arguments.refusals or not count["refused"])
+    return 0 if is_good and count["equal"] else 1
 
 
 if __name__ == "__main__":
