@@ -157,7 +157,8 @@ def low_rank(w: Weights, name: str, keep: float = 1.0) -> None:
     value = w.values[name].T if name in w.transposed else w.values[name]
     down = w.normal((LOW_RANK, value.shape[1]), 1 / math.sqrt(value.shape[1]))
     up = w.normal((value.shape[0], LOW_RANK), 1 / math.sqrt(LOW_RANK))
-    masks = keep_largest({"down": numpy.abs(down * w.normal(down.shape)), "up": numpy.abs(up * w.normal(up.shape))}, keep)
+    saliency = {"down": numpy.abs(down * w.normal(down.shape)), "up": numpy.abs(up * w.normal(up.shape))}
+    masks = keep_largest(saliency, keep)
     value += ALPHA / LOW_RANK * (up * masks["up"]) @ (down * masks["down"])
 
 

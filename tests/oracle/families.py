@@ -50,7 +50,7 @@ class Family:
     heads_to_save: dict = field(default_factory=dict)  # kind -> modules that PEFT does not save by itself
     prompt_options: dict = field(default_factory=dict)  # what PEFT's prompts cannot read from the config
     adds_transformer: bool = False  # its class for question answering calls the body `transformer`
-    adapterhub: bool = True
+    no_adapterhub: str = ""  # why AdapterHub cannot serve it
 
     @property
     def main_kind(self) -> str:
@@ -152,7 +152,8 @@ def encoders() -> list:
                 "sep_token_id": 2, "classifier_pooling": "mean", "reference_compile": False},
                "AutoModelForMaskedLM", ENCODER_KINDS,
                Names(["Wqkv"], ["Wqkv"], "Wqkv", "attn.Wo", ["Wi"], "mlp.Wo", ["attn_norm", "mlp_norm", "final_norm"],
-                     "tok_embeddings", "layers.1.attn_norm"), 4, heads_to_save={"span": ["classifier"]}),
+                     "tok_embeddings", "layers.1.attn_norm"), 4, heads_to_save={"span": ["classifier"]},
+               no_adapterhub="the library gives Wqkv a bias of random values, which it does not save"),
     ]
 
 
@@ -225,7 +226,7 @@ def decoders() -> list:
                 "num_key_value_heads": 2, "intermediate_size": 68, "sliding_window": 11,
                 "tie_word_embeddings": False}, lm, ("generation", "classification", "tagging", "embedding"),
                llama_names(attention=["qkv_proj"], key=["qkv_proj"], value="qkv_proj", up=["gate_up_proj"]), 3,
-               adapterhub=False),
+               no_adapterhub="the library has no interface for this family"),
     ]
 
 

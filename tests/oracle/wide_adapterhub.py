@@ -6,6 +6,7 @@ generation cells stop after the first token.
 """
 
 import contextlib
+import functools
 import logging
 import zlib
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from adapters.composition import Average, Fuse, Stack
 
 from common import stir_delta
 from families import Family, families
-from wide import Bases, Cell, check_agreement, make_cells, parse_arguments
+from wide import Bases, Cell, Impossible, check_agreement, make_cells, parse_arguments
 
 PLUG_INS = ("qwen2", "qwen3", "gemma2", "gemma3_text", "modernbert")
 EVERYWHERE = ("double_seq_bn", "seq_bn", "par_bn", "prefix", "lora", "ia3", "mam", "unipelt")
@@ -55,6 +56,7 @@ class Row:
     safetensors: bool = False
     one_token: bool = False  # not the same with and without a cache
     lossy: bool = False
+    keep: float = 1.0  # of the entries of the adapter's matrices
 
 
 def width_of(family: Family) -> int:
@@ -176,6 +178,12 @@ def union_rows() -> list:
         Row("union-by-layer", "union", lambda width: ConfigUnion(
             SeqBnConfig(leave_out=[0], non_linearity="gelu", **bottleneck),
             SeqBnConfig(leave_out=[1, 2, 3, 4, 5], **bottleneck))),
+        # S4 (Chen and others 2023): groups of layers, each with its own set of methods.
+        Row("s4-groups", "s4", lambda width: ConfigUnion(
+            prefix_of(leave_out=[1, 3]), SeqBnConfig(leave_out=[0, 4], **bottleneck),
+            LoRAConfig(r=3, alpha=7, leave_out=[0, 2]))),
+        # SparseAdapter (He and others 2022): the masks are in the weights.
+        Row("sparse-adapter", "pfeiffer", lambda width: DoubleSeqBnConfig(reduction_factor=2), keep=0.3),
     ]
 
 
@@ -261,6 +269,13 @@ def stir_new(cell: Cell, model: torch.nn.Module, known: set) -> None:
                 parameter.diagonal().copy_(torch.where(parameter.diagonal() < 0, -1.0, 1.0))
 
 
+def prune(model: torch.nn.Module, keep: float) -> None:
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if keep < 1 and ".adapters." in name and parameter.dim() == 2:
+                parameter.mul_(torch.rand_like(parameter) < keep)
+
+
 def save_one(cell: Cell, row: Row):
     def save(model: torch.nn.Module, folder: Path) -> torch.nn.Module:
         model = prepared(cell, model)
@@ -270,6 +285,7 @@ def save_one(cell: Cell, row: Row):
             add_head(cell, row, model, NAME)
         model.set_active_adapters(NAME)
         stir_new(cell, model, known)
+        prune(model, row.keep)
         model.save_adapter(str(folder), NAME, with_head=has_head(cell), use_safetensors=row.safetensors)
         return model
 
@@ -339,7 +355,7 @@ def run_uncached(model: torch.nn.Module, batch: dict):
 def cell_of(family: Family, row: Row, kind: str, is_main: bool) -> Cell:
     static = family.name in PLUG_INS or kind == "embedding" or (kind == "generation" and not row.flex_head)
     name = row.row if is_main else f"{row.row}-{kind.replace('_', '-')}"
-    cell = Cell(family, "adapterhub", name, kind, row.method, row=row.row, flex=not static, lossy=row.lossy,
+    cell = Cell(family, "adapterhub", name.replace("++", "-plus"), kind, row.method, row=row.row, flex=not static, lossy=row.lossy,
                 muted=muted)
     cell.save, cell.load = save_one(cell, row), load_one(cell, row)
     if row.compose:
@@ -381,8 +397,14 @@ def load_flex(path: str, **options) -> torch.nn.Module:
 def make_family(family: Family, arguments) -> None:
     bases = Bases(load_flex)
     check_agreement(family, bases)
-    if family.adapterhub:
-        make_cells(cells_of(family), bases, {"adapters": adapters.__version__}, arguments)
+    cells = cells_of(family)
+    for cell in cells if family.no_adapterhub else []:
+        cell.save = functools.partial(refuse, family.no_adapterhub)
+    make_cells(cells, bases, {"adapters": adapters.__version__}, arguments)
+
+
+def refuse(reason: str, *_):
+    raise Impossible(reason)
 
 
 if __name__ == "__main__":
