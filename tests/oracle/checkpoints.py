@@ -22,9 +22,10 @@ HARD_CONCRETE = (-1.5, 1.5)  # gamma and zeta of diff pruning
 INTRINSIC_DIMENSION = 50
 LOW_RANK, ALPHA = 3, 7
 HEADS = ("classifier", "score", "classification_head", "pre_classifier", "qa_outputs")
-FFN_UP = ("intermediate.dense", "lin1", "fc1", "c_fc", "wi", "wi_0", "wi_1", "up_proj", "gate_proj")
+FFN_UP = ("intermediate.dense", "lin1", "fc1", "c_fc", "wi", "wi_0", "wi_1", "up_proj", "gate_proj")  # not fused ones
 FFN_DOWN = ("output.dense", "lin2", "fc2", "mlp.c_proj", "wo", "down_proj")
-QUERY_VALUE = ("query", "value", "q_lin", "v_lin", "query_proj", "value_proj", "q_proj", "v_proj", "c_attn")
+QUERY_VALUE = ("query", "value", "q_lin", "v_lin", "query_proj", "value_proj", "q_proj", "v_proj", "c_attn", "q", "v",
+               "qkv_proj", "Wqkv")
 LEAST_EFFECT = 1e-3
 
 

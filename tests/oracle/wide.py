@@ -240,7 +240,7 @@ def make_cases(cell: Cell, model: torch.nn.Module, generator: torch.Generator) -
     given = list(cell.inputs)
     if cell.library == "base" and cell.family.tokenizer:
         given += text_inputs(cell)
-    if cell.family.is_decoder and cell.kind == "classification" and cell.name.startswith(("lora", "head", "seq_bn")):
+    if cell.family.is_decoder and cell.kind == "classification" and cell.name.startswith(("lora", "seq_bn")):
         given += [{"tokens": list(tokens)} for tokens in PADDED_TOKENS]
     return cases + [case for case in (make_case(cell, model, inputs) for inputs in given) if case]
 

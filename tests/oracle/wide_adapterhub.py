@@ -362,6 +362,8 @@ def cell_of(family: Family, row: Row, kind: str, is_main: bool) -> Cell:
         cell.save, cell.load = save_setup(cell, row), load_setup(cell)
     if family.is_decoder or family.is_seq2seq:
         cell.run = run_uncached
+    if kind == "embedding" and family.is_decoder:  # without a head the files would also do for generation
+        cell.task = {"head": "embedding"}
     if row.one_token:
         cell.max_tokens = 1
     return cell

@@ -88,7 +88,9 @@ def load_parallel(model: torch.nn.Module, folder: Path) -> torch.nn.Module:
 def own_cells(family: Family) -> list:
     alone = [kind for kind in ("generation", "embedding") if kind in family.kinds][:1]
     cells = [Cell(family, "base", "base", kind, "base") for kind in alone]
-    cells += [Cell(family, "delta", f"head-{kind}", kind, "head", save_head, load_head, row="head alone")
+    # The tensors of a tagging head look like those of a classification head.
+    cells += [Cell(family, "delta", f"head-{kind}", kind, "head", save_head, load_head, row="head alone",
+                   task={} if kind == "classification" else {"head": kind})
               for kind in family.kinds if kind in ("classification", "tagging", "span")]
     if family.name in ("bert-cls", "roberta", "electra"):
         cells.append(Cell(family, "delta", "mh-parallel", "classification", "mh-parallel", save_parallel,
