@@ -285,11 +285,11 @@ def check_reload(cell: Cell, trained: torch.nn.Module, loaded: torch.nn.Module) 
 
 
 def make_cell(cell: Cell, bases: Bases, versions: dict, seed: int) -> None:
-    generator = seed_everything(seed, cell.folder_name)
     folder = fresh_folder(Path("cells") / cell.folder_name)
-    model = bases.fresh(cell, 1)
+    source, model = bases.fresh(cell, 0), bases.fresh(cell, 1)
+    generator = seed_everything(seed, cell.folder_name)  # after the bases, which seed when they are loaded
     if cell.save:
-        trained = cell.save(bases.fresh(cell, 0), folder / "adapter")
+        trained = cell.save(source, folder / "adapter")
         model = cell.load(model, folder / "adapter").eval()
         check_reload(cell, trained, model)
         check_lively(cell, model)
