@@ -147,7 +147,8 @@ static size_t skip_string(const char *p, size_t n, size_t at)
 /* A bare word as a key is no JSON, and must not become one. */
 static bool is_key(const char *p, size_t n, size_t after)
 {
-    while (after < n && memchr(" \t\r\n", p[after], 4))
+    while (after < n &&
+           (p[after] == ' ' || p[after] == '\t' || p[after] == '\r' || p[after] == '\n'))
         after++;
     return after < n && p[after] == ':';
 }
