@@ -19,11 +19,14 @@ static const struct {
     const char *name;
     int (*run)(const struct srv_config *cfg, int argc, char **argv);
     const char *usage, *help;
+    bool has_own_flags; /* it gets its arguments as they are, and no settings */
 } commands[] = {
     {"serve", cmd_serve, "serve --model PATH [--store DIR] [--listen ADDR:PORT] [--name value ...]",
      "serve the model and its adapters over HTTP"},
     {"check", cmd_check, "check --model PATH ADAPTER...",
      "compile each adapter (a folder or a tar) against the model; exit 1 if one fails"},
+    {"diff", cmd_diff, "diff --base PATH --tuned PATH --out DIR",
+     "write the smallest delta that makes a tuned checkpoint of its base", true},
     {"store", cmd_store, "store ls|verify|gc --store DIR", "look after a store without a server"},
     {"version", cmd_version, "version", "version, commit, CPU level, BLAS"},
 };
@@ -75,7 +78,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < N_COMMANDS; i++) {
         if (strcmp(argv[1], commands[i].name) != 0)
             continue;
-        if (srv_config_load(&cfg, argc - 2, argv + 2, environ, &n_rest, &err) < 0) {
+        if (commands[i].has_own_flags) {
+            status = commands[i].run(&cfg, argc - 2, argv + 2);
+        } else if (srv_config_load(&cfg, argc - 2, argv + 2, environ, &n_rest, &err) < 0) {
             fprintf(stderr, "peftd: %s\n", err.msg);
         } else {
             /* The words of log_level stand in the order of enum core_log_level. */
@@ -88,7 +93,7 @@ int main(int argc, char **argv)
         return status;
     }
     fprintf(stderr,
-            "peftd: unknown command '%s'\nusage: peftd serve|check|store|version ...\n"
+            "peftd: unknown command '%s'\nusage: peftd serve|check|diff|store|version ...\n"
             "See peftd --help.\n",
             argv[1]);
     return 2;

@@ -3,7 +3,8 @@
  *
  * Tensors have Hugging Face parameter names. A plain name holds the trained values
  * (with "add": true, the difference to the base's); `<param>#idx` and `<param>#val`
- * hold positions in the flattened parameter and the differences there. */
+ * hold positions in the flattened parameter and the differences there; `<param>#down`
+ * and `<param>#up` a difference of low rank. */
 #include <stdio.h>
 #include <string.h>
 
@@ -81,18 +82,55 @@ static int add_sparse_vector(struct delta_builder *b, struct delta__place *p, en
     return is_norm ? delta__add_norm(b, p, part, vec) : delta__add_bias(b, p, vec, true);
 }
 
-/* A weight. Where the output head is the token embedding, it is one parameter. */
-static int add_sparse_weight(struct delta_builder *b, const struct delta__place *p,
+/* The places of a weight: of one module, or every one that a tied matrix serves. */
+struct places {
+    struct delta__place p[MODEL_TIED_MAX];
+    unsigned n;
+};
+
+static int find_places(struct delta_builder *b, const struct tensor *t, size_t n_path,
+                       struct places *out)
+{
+    site_id site[MODEL_TIED_MAX];
+    const unsigned n = model_tied(b->m, t->name, n_path, site);
+
+    out->n = 0;
+    for (unsigned i = 0; i < n; i++)
+        out->n += delta__place_at(b, t, site[i], &out->p[out->n]);
+    if (out->n)
+        return 0;
+    out->n = 1;
+    return delta__place(b, t, t->name, n_path, false, &out->p[0]);
+}
+
+static int add_sparse_weight(struct delta_builder *b, const struct tensor *t, size_t n_path,
                              const struct tensor *val)
 {
-    const unsigned last = model_last_stack(model_config(b->m))->first_layer;
-    struct delta__place head;
-    int rc = delta__add_sparse(b, p, p->t, val);
+    struct places at;
+    int rc = find_places(b, t, n_path, &at);
 
-    if (rc == 0 && site_kind_of(p->site) == SITE_EMBED_TOKENS && model_config(b->m)->is_tied &&
-        delta__place_at(b, p->t, site_make(last, SITE_LM_HEAD), &head))
-        rc = delta__add_sparse(b, &head, p->t, val);
+    for (unsigned i = 0; rc == 0 && i < at.n; i++)
+        rc = delta__add_sparse(b, &at.p[i], t, val);
     return rc;
+}
+
+/* t is `<param>#down`, n the length of <param>: with `#up` a difference of low rank. */
+static int add_lowrank(struct delta_builder *b, const struct tensor *t, size_t n)
+{
+    const struct delta__lowrank in = {
+        .down = t, .up = delta__find(b, t->name, n, "#up"), .scale = 1.0f};
+    static const char weight[] = ".weight";
+    const size_t n_weight = sizeof(weight) - 1;
+    struct delta__place p;
+    int rc;
+
+    if (!in.up)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, t->name,
+                                  "tensor %s stands without its #up", t->name);
+    if (n <= n_weight || strncmp(t->name + n - n_weight, weight, n_weight) != 0)
+        return 0; /* left over */
+    rc = delta__place(b, t, t->name, n - n_weight, false, &p);
+    return rc < 0 ? rc : delta__add_lowrank(b, &p, &in);
 }
 
 /* t is `<param>#idx`, n the length of <param>. */
@@ -110,16 +148,18 @@ static int add_sparse(struct delta_builder *b, const struct tensor *t, size_t n)
                                   "tensor %s stands without its #val", t->name);
     for (enum site_part part = SITE_PART_WEIGHT; part <= SITE_PART_BIAS; part++) {
         const size_t n_part = strlen(suffix[part]);
-        int rc;
+        struct model_module mod;
 
         if (n <= n_part || strncmp(t->name + n - n_part, suffix[part], n_part) != 0)
             continue;
-        rc = delta__place(b, t, t->name, n - n_part, false, &p);
-        if (rc < 0)
-            return rc;
-        if (part == SITE_PART_BIAS || site_kind_class(site_kind_of(p.site)) == SITE_CLASS_NORM)
-            return add_sparse_vector(b, &p, part, val);
-        return add_sparse_weight(b, &p, val);
+        model_module(b->m, t->name, n - n_part, &mod);
+        if (mod.n_parts && (part == SITE_PART_BIAS ||
+                            site_kind_class(site_kind_of(mod.site[0])) == SITE_CLASS_NORM)) {
+            const int rc = delta__place(b, t, t->name, n - n_part, false, &p);
+
+            return rc < 0 ? rc : add_sparse_vector(b, &p, part, val);
+        }
+        return add_sparse_weight(b, t, n - n_part, val);
     }
     return 0; /* left over */
 }
@@ -150,6 +190,8 @@ int delta__read_own(struct delta_builder *b, const json_t *config)
             rc = delta__add_parameter(b, t, t->name, is_add);
         else if (strcmp(mark, "#idx") == 0)
             rc = add_sparse(b, t, (size_t)(mark - t->name));
+        else if (strcmp(mark, "#down") == 0)
+            rc = add_lowrank(b, t, (size_t)(mark - t->name));
     }
     /* The format's rule: a classifier answers for the whole input unless task.json says
      * tagging. */

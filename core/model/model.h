@@ -216,6 +216,13 @@ void model_module(const struct model *m, const char *path, size_t n, struct mode
  * module that PEFT can wrap: path without ".adapters.NAME...". */
 void model_join(const struct model *m, const char *path, size_t n, struct model_module *out);
 
+/* The sites whose weight is the parameter of this module, where one matrix serves several: the
+ * token embeddings of all stacks, and a tied output head. 0 unless the path is one of its
+ * names ("shared", "encoder.embed_tokens", a tied "lm_head"). */
+enum { MODEL_TIED_MAX = MODEL_STACKS_MAX + 1 };
+unsigned model_tied(const struct model *m, const char *path, size_t n,
+                    site_id site[MODEL_TIED_MAX]);
+
 /* What AdapterHub calls a linear in its LoRA configurations: "q", "k", "v", "intermediate",
  * "output", or NULL where the library puts no LoRA. */
 const char *model_site_role(const struct model *m, site_id s);

@@ -169,6 +169,49 @@ void model_join(const struct model *m, const char *path, size_t n, struct model_
     find(m, path, n, true, out);
 }
 
+static bool is_named(const char *known, const char *path, size_t n)
+{
+    return strlen(known) == n && strncmp(known, path, n) == 0;
+}
+
+/* A row whose weight is the one token embedding. */
+static bool is_tied_row(const struct model *m, const struct arch_site *s)
+{
+    return s->kind == SITE_EMBED_TOKENS || (s->kind == SITE_LM_HEAD && m->config.is_tied);
+}
+
+static bool is_tied_name(const struct model *m, const char *path, size_t n)
+{
+    for (size_t i = 0; i < m->arch->n_sites; i++) {
+        const struct arch_site *s = &m->arch->site[i];
+
+        if (!is_tied_row(m, s))
+            continue;
+        if (is_named(s->hf, path, n))
+            return true;
+        for (const char *const *also = s->also; also && *also; also++)
+            if (is_named(*also, path, n))
+                return true;
+    }
+    return false;
+}
+
+unsigned model_tied(const struct model *m, const char *path, size_t n, site_id site[MODEL_TIED_MAX])
+{
+    bool is_name = is_tied_name(m, path, n);
+    unsigned k = 0;
+
+    if (!is_name && strip(m, &path, &n))
+        is_name = is_tied_name(m, path, n);
+    for (size_t i = 0; is_name && i < m->arch->n_sites && k < MODEL_TIED_MAX; i++) {
+        const struct arch_site *s = &m->arch->site[i];
+
+        if (is_tied_row(m, s))
+            site[k++] = site_make(m->config.stack[s->stack].first_layer, s->kind);
+    }
+    return k;
+}
+
 const char *model_site_path(const struct model *m, site_id s, char *out, size_t n)
 {
     const struct arch_site *row = s < m->n_sites ? m->site[s].row : NULL;

@@ -29,6 +29,11 @@ struct gguf;
 int safetensors_read(const void *bytes, size_t n_bytes, struct tensor_list *out,
                      struct core_err *err);
 
+/* Appends the list as a safetensors file; every type is one that the format has.
+ * CORE_E_NOMEM. */
+struct core_buf;
+int safetensors_write(const struct tensor_list *l, struct core_buf *out, struct core_err *err);
+
 /* Torch pickle (`.bin`, `.pt`) of a state dict: a flat map name -> tensor; a zip archive, or
  * the format of torch before 1.6 (torch_legacy.c).
  * An interpreter of the opcodes that such a file needs (protocol 2 to 5,
