@@ -10,7 +10,7 @@
  *
  *   linear    struct delta_linear
  *               x' = x (*) scale_in
- *               y  = W x', W the base's or w
+ *               y  = W x', W the base's or w, its rows replaced by rows'
  *               y += sparse x'
  *               y *= scale_pre
  *               y += b: the base's unless bias replaces it, then bias
@@ -19,7 +19,8 @@
  *   norm      struct delta_norm: gamma, beta in place of the base's
  *   join      struct delta_join: a bottleneck beside or behind the sub-layer; without
  *             one out = norm(h + r) or h + r
- *   embedding struct delta_embed: row[t] = table[t] + sparse[t] + sum of s down[t] up
+ *   embedding struct delta_embed: row[t] = table[t], or rows' in place of it, (*) scale
+ *               + sparse[t] + sum of s down[t] up; below 0, row -1 - t of soft
  *   attention struct delta_prefix: keys and values in front of the sequence's own, not
  *             rotated, visible to every query
  *
@@ -46,8 +47,11 @@ struct core_err;
     X(BIAS, "BIAS")           \
     X(SCALE, "SCALE")         \
     X(SPARSE, "SPARSE")       \
+    X(DENSE, "DENSE")         \
+    X(ROWSET, "ROWSET")       \
     X(NORM, "NORM")           \
     X(KV_PREFIX, "KV_PREFIX") \
+    X(SOFT_ROWS, "SOFT_ROWS") \
     X(HEAD, "HEAD")
 
 enum delta_op_kind {
@@ -86,9 +90,18 @@ struct delta_sparse {
     uint32_t n_values; /* the last of row_ptr */
 };
 
+/* Rows of a matrix that a task replaces: of an embedding's table, or of the weight of an
+ * output head that is tied to it. */
+struct delta_rowset {
+    const uint32_t *id; /* [n], ascending */
+    const float *row;   /* [n, width of a row] */
+    uint32_t n;
+};
+
 struct delta_linear {
     const float *scale_in;       /* [n_in] or NULL */
-    const struct gemm_weight *w; /* in place of the base's weight, or NULL */
+    const struct gemm_weight *w; /* in place of the base's weight, or NULL; the delta's */
+    const struct delta_rowset *rowset;
     const struct delta_sparse *sparse;
     const float *scale_pre; /* [n_out] or NULL: before the bias */
     const float *bias;      /* [n_out] or NULL */
@@ -124,9 +137,14 @@ struct delta_join {
 };
 
 struct delta_embed {
+    const struct delta_rowset *rowset;
+    const float *scale; /* [n_out] or NULL */
     const struct delta_lowrank *lowrank;
     uint32_t n_lowrank;
     const struct delta_sparse *sparse;
+    /* rows that stand in front of an input (prompt tuning); at the token table only */
+    const float *soft; /* [n_soft, n_out] */
+    uint32_t n_soft;
 };
 
 struct delta_prefix {
@@ -184,6 +202,7 @@ struct delta_head {
     enum delta_kind kind;
     enum delta_pool pool;
     enum delta_end end; /* LAST unless pool is LAST and the head answers for an input */
+    bool skips_soft;    /* rows in front of the input are none of those that it pools */
     bool is_normalized; /* embedding: L2 */
     bool is_assumed;    /* embedding: no file says so, there only is no head */
     unsigned n_steps;
@@ -229,6 +248,7 @@ struct delta {
     const struct delta_line *line; /* the program in words; the last is HEAD */
     uint32_t n_lines;
 
+    uint32_t n_soft;          /* rows that stand in front of every input: ids -1, -2, ... */
     uint32_t position_shift;  /* real token j stands at position shift + j (PEFT's
                                * prefix: T; AdapterHub's: 0) */
     bool ignores_token_types; /* every token's type counts as 0 (PEFT's prompt learning
@@ -239,7 +259,7 @@ struct delta {
     uint32_t n_lowrank_max; /* most LOWRANKs of one linear */
     struct delta_head head;
     struct delta_task task;
-    size_t n_bytes; /* resident bytes, all in one arena */
+    size_t n_bytes; /* resident bytes: one arena, and the weights of DENSE */
 };
 
 /* Compiles the files of one adapter, as a library saved them, against the model.

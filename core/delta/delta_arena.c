@@ -101,9 +101,24 @@ static void move_sparse(struct arena *a, const struct delta_sparse **s, size_t n
         *(struct delta_sparse *)*s = copy;
 }
 
+static void move_rowset(struct arena *a, const struct delta_rowset **s, size_t width)
+{
+    struct delta_rowset copy;
+
+    if (!*s)
+        return;
+    MOVE(a, *s, 1);
+    copy = **s;
+    MOVE(a, copy.id, copy.n);
+    MOVE(a, copy.row, copy.n * width);
+    if (a->base)
+        *(struct delta_rowset *)*s = copy;
+}
+
 static void move_linear(struct arena *a, struct delta_linear *l, size_t n_in, size_t n_out)
 {
     MOVE(a, l->scale_in, n_in);
+    move_rowset(a, &l->rowset, n_in);
     move_sparse(a, &l->sparse, n_out);
     MOVE(a, l->scale_pre, n_out);
     MOVE(a, l->bias, n_out);
@@ -184,6 +199,9 @@ static void move_entry(struct arena *a, struct delta *d, site_id site, size_t n_
         u.embed = d->embed[i];
         move_lowranks(a, &u.embed.lowrank, u.embed.n_lowrank);
         move_sparse(a, &u.embed.sparse, n_in);
+        move_rowset(a, &u.embed.rowset, n_out);
+        MOVE(a, u.embed.scale, n_out);
+        MOVE(a, u.embed.soft, u.embed.n_soft * n_out);
         if (a->base)
             ((struct delta_embed *)d->embed)[i] = u.embed;
         break;
@@ -217,6 +235,17 @@ static void move_all(const struct delta_builder *b, struct arena *a, struct delt
             move_entry(a, d, (site_id)s, n_in, n_out);
 }
 
+/* The weights of DENSE change their owner. */
+static void hand_over(struct delta_builder *b, struct delta *d)
+{
+    for (size_t i = 0; i < b->n_ops; i++) {
+        if (b->op[i].kind != DELTA_DENSE)
+            continue;
+        d->n_bytes += gemm_weight_bytes(b->op[i].dense);
+        b->op[i].dense = NULL;
+    }
+}
+
 int delta__finish(struct delta_builder *b, struct delta **out)
 {
     const unsigned n_layers = model_config(b->m)->n_layers;
@@ -243,6 +272,7 @@ int delta__finish(struct delta_builder *b, struct delta **out)
         return core_err_nomem(b->err, "adapter");
     a.at = 0;
     move_all(b, &a, &d);
+    hand_over(b, &d);
     memcpy(a.base, &d, sizeof(d));
     *out = (struct delta *)a.base;
     return 0;

@@ -25,6 +25,9 @@ void delta__builder_release(struct delta_builder *b)
         core_free(b->scratch);
         b->scratch = next;
     }
+    for (size_t i = 0; i < b->n_ops; i++)
+        if (b->op[i].kind == DELTA_DENSE)
+            gemm_weight_free(b->op[i].dense);
     tensor_list_release(&b->tensors);
     core_free(b->is_taken);
     core_free(b->op);
@@ -247,6 +250,28 @@ int delta__matrix_transposed(struct delta_builder *b, const struct tensor *t, si
             memcpy(dst + (r * n_cols + c) * size, src + (c * n_rows + r) * size, size);
     *out = (struct delta_mat){dst, m.type, (uint32_t)n_rows, (uint32_t)n_cols};
     return 0;
+}
+
+const struct tensor *delta__computed(struct delta_builder *b, const struct tensor *t, size_t n_rows,
+                                     size_t n_cols, float **data)
+{
+    struct tensor *made = delta__scratch(b, 1, sizeof(*made));
+    size_t n;
+
+    if (!made)
+        return NULL;
+    if (!core_mul_size(n_rows, n_cols, &n) || !core_mul_size(n, sizeof(float), &made->n_bytes)) {
+        core_err_nomem(b->err, t->name);
+        return NULL;
+    }
+    *data = delta__scratch(b, n, sizeof(float));
+    *made = (struct tensor){.name = t->name,
+                            .type = TENSOR_F32,
+                            .n_dims = 2,
+                            .dim = {n_rows, n_cols},
+                            .data = *data,
+                            .n_bytes = n * sizeof(float)};
+    return *data ? made : NULL;
 }
 
 /* ---- places ------------------------------------------------------------------- */

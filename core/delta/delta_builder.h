@@ -98,6 +98,12 @@ struct delta__op {
             enum delta__scale_at at;
         } scale;
         struct delta_sparse sparse;
+        struct gemm_weight *dense; /* the builder's until delta__finish() */
+        struct delta_rowset rowset;
+        struct {
+            const float *row;
+            uint32_t n;
+        } soft;
         struct delta_norm norm;
         struct delta_prefix prefix;
     };
@@ -124,6 +130,7 @@ struct delta_builder {
     char method[sizeof(((struct delta *)0)->method)];
     uint32_t position_shift;
     bool ignores_token_types;
+    size_t dense_bytes;   /* of all DENSE so far */
     bool has_own_lm_head; /* an lm_head.weight is a matrix of its own, also where the base
                            * ties it to the token embedding */
     bool has_no_method;   /* the reader found no tensor of the method that the files name */
@@ -172,6 +179,11 @@ int delta__matrix(struct delta_builder *b, const struct tensor *t, size_t n_rows
 int delta__matrix_transposed(struct delta_builder *b, const struct tensor *t, size_t n_rows,
                              size_t n_cols, struct delta_mat *out);
 
+/* A matrix that a reader computed from t and others, as a tensor that stands for t in
+ * messages: F32 [n_rows, n_cols], zeros; *data its values. NULL with the error set. */
+const struct tensor *delta__computed(struct delta_builder *b, const struct tensor *t, size_t n_rows,
+                                     size_t n_cols, float **data);
+
 /* ---- places --------------------------------------------------------------------- */
 
 /* A module of the model, and the tensor that asked for it (for messages). A fused module
@@ -198,6 +210,11 @@ bool delta__is_base_weight(const struct delta_builder *b, const struct delta__pl
 
 /* ---- operations ------------------------------------------------------------------ */
 
+struct delta__op *delta__push_op(struct delta_builder *b, enum delta_op_kind kind, site_id site);
+/* CORE_E_ADAPTER_UNSUPPORTED unless the place is a linear. */
+int delta__check_linear(struct delta_builder *b, const struct delta__place *p,
+                        enum delta_op_kind kind);
+
 struct delta__lowrank {
     const struct tensor *down, *up;           /* [rank, n_in], [n_out, rank], at an embedding too */
     const struct tensor *down_bias, *up_bias; /* or NULL */
@@ -214,6 +231,16 @@ int delta__add_bias(struct delta_builder *b, const struct delta__place *p, const
 /* vec is [n_in] or [n_out], as `at` says; never NULL. */
 int delta__add_scale(struct delta_builder *b, const struct delta__place *p, const float *vec,
                      enum delta__scale_at at);
+/* DENSE. _begin: a copy of the module's weight [n_out, n_in], the caller's, to be changed;
+ * CORE_E_ADAPTER_UNSUPPORTED if the task's weights outgrow their budget. _end takes it back:
+ * with rc 0 it becomes the weight of the module's sites; returns rc or an error of its own. */
+int delta__dense_begin(struct delta_builder *b, const struct delta__place *p, float **w);
+int delta__dense_end(struct delta_builder *b, const struct delta__place *p, float *w, int rc);
+/* ROWSET: id [n] ascending, row [n, width], at a table or at a tied head. */
+int delta__add_rowset(struct delta_builder *b, const struct delta__place *p, const uint32_t *id,
+                      const float *row, size_t n);
+/* SOFT_ROWS: row [n, d_model] in front of every input. t stands in messages. */
+int delta__add_soft(struct delta_builder *b, const struct tensor *t, const float *row, size_t n);
 /* gamma (SITE_PART_WEIGHT) or beta (SITE_PART_BIAS) of a norm; both become one op. */
 int delta__add_norm(struct delta_builder *b, const struct delta__place *p, enum site_part part,
                     const float *vec);

@@ -351,6 +351,7 @@ int delta__build_head(struct delta_builder *b)
     if (rc < 0)
         return rc;
     h->kind = kind_of(&b->plan, width);
+    h->skips_soft = h->pool == DELTA_POOL_TOKENS || h->kind == DELTA_EMBEDDING;
     h->n_labels = (unsigned)width;
     h->label = b->plan.label;
     if (h->kind == DELTA_EMBEDDING)

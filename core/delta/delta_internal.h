@@ -11,8 +11,53 @@ int delta__read_own(struct delta_builder *b, const json_t *config);
 /* task.json, if there is one, over what the reader said. */
 int delta__read_task(struct delta_builder *b);
 
-/* Parts of read_peft.c that have their own file. */
-int delta__peft_lora(struct delta_builder *b, const json_t *config);
+/* PEFT's methods: peft_type, the name in programs and of the reader, and what stands before
+ * parameters under the model's own names. Each has a file of its own or of its family. */
+#define DELTA_PEFT_MAP(X)                 \
+    X(IA3, ia3, "base_model.model.")      \
+    X(LN_TUNING, ln, "base_model.model.") \
+    X(LORA, lora, "base_model.model.")    \
+    X(PREFIX_TUNING, prefix, "base_model.")
+#define X(type, method, prefix) \
+    int delta__peft_##method(struct delta_builder *b, const json_t *config);
+DELTA_PEFT_MAP(X)
+#undef X
+
+/* One module that an adapter changes. */
+struct delta__module {
+    struct delta__place p; /* p.t: the tensor by which it was found */
+    const char *path;      /* within that tensor's name */
+    size_t n_path;
+};
+/* Calls read() for each tensor `<module><suffix>`, in the order of names, until it fails. */
+int delta__each_module(struct delta_builder *b, const char *suffix,
+                       int (*read)(struct delta_builder *b, const struct delta__module *m,
+                                   const void *arg),
+                       const void *arg);
+/* The same for modules whose weight a method computes: change() turns the base's w
+ * [n_out, n_in] into the task's. */
+int delta__each_weight(struct delta_builder *b, const char *suffix,
+                       int (*change)(struct delta_builder *b, const struct delta__module *m,
+                                     const void *arg, float *w),
+                       const void *arg);
+/* Another tensor of the module; NULL, or CORE_E_ADAPTER_INVALID, if there is none. */
+const struct tensor *delta__beside(const struct delta_builder *b, const struct delta__module *m,
+                                   const char *suffix);
+int delta__beside_must(struct delta_builder *b, const struct delta__module *m, const char *suffix,
+                       const struct tensor **out);
+
+/* A number that differs by module (peft_patterns.c): of the first pattern in the
+ * configuration's object `name` that matches the module's path, else dflt. */
+struct delta__by_module {
+    const char *name; /* "alpha_pattern" */
+    double dflt;
+    struct delta__patterns *patterns;
+};
+int delta__by_module_read(struct delta_builder *b, const json_t *config,
+                          struct delta__by_module *m);
+int delta__by_module_value(struct delta_builder *b, const struct delta__by_module *m,
+                           const char *path, size_t n, double *out);
+void delta__by_module_release(struct delta__by_module *m);
 
 /* Parts of read_adapterhub.c: what all methods of one adapter share, and one reader for
  * each, whose `config` is the method's. */

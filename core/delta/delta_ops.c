@@ -6,7 +6,7 @@
 #include "core/base/alloc.h"
 #include "core/delta/delta_builder.h"
 
-static struct delta__op *push_op(struct delta_builder *b, enum delta_op_kind kind, site_id site)
+struct delta__op *delta__push_op(struct delta_builder *b, enum delta_op_kind kind, site_id site)
 {
     if (b->n_ops == b->cap_ops) {
         const size_t cap = b->cap_ops ? 2 * b->cap_ops : 32;
@@ -38,6 +38,12 @@ static int check_class(struct delta_builder *b, const struct delta__place *p,
     return core_err_set_param(
         b->err, CORE_E_ADAPTER_UNSUPPORTED, p->t->name, "tensor %s: %s is not computed at %s",
         p->t->name, delta_op_text(kind), model_site_path(b->m, p->site, path, sizeof(path)));
+}
+
+int delta__check_linear(struct delta_builder *b, const struct delta__place *p,
+                        enum delta_op_kind kind)
+{
+    return check_class(b, p, kind, SITE_CLASS_LINEAR, SITE_CLASS_LINEAR);
 }
 
 static bool is_embed(const struct delta__place *p)
@@ -130,7 +136,7 @@ int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
     if (rc == 0)
         rc = read_lowrank(b, p, in, rank, &all);
     for (unsigned i = 0; rc == 0 && i < p->mod.n_parts; i++) {
-        struct delta__op *op = push_op(b, DELTA_LOWRANK, p->mod.site[i]);
+        struct delta__op *op = delta__push_op(b, DELTA_LOWRANK, p->mod.site[i]);
 
         if (!op)
             return CORE_E_NOMEM;
@@ -151,7 +157,7 @@ int delta__add_bias(struct delta_builder *b, const struct delta__place *p, const
     if (rc == 0 && !vec)
         rc = vector_may(b, p->t, p->n_out, &vec);
     for (unsigned i = 0; rc == 0 && i < p->mod.n_parts; i++) {
-        struct delta__op *op = push_op(b, DELTA_BIAS, p->mod.site[i]);
+        struct delta__op *op = delta__push_op(b, DELTA_BIAS, p->mod.site[i]);
 
         if (!op)
             return CORE_E_NOMEM;
@@ -164,10 +170,11 @@ int delta__add_bias(struct delta_builder *b, const struct delta__place *p, const
 int delta__add_scale(struct delta_builder *b, const struct delta__place *p, const float *vec,
                      enum delta__scale_at at)
 {
-    const int rc = check_class(b, p, DELTA_SCALE, SITE_CLASS_LINEAR, SITE_CLASS_LINEAR);
+    const int rc = check_class(b, p, DELTA_SCALE, SITE_CLASS_LINEAR,
+                               at == DELTA__SCALE_PRE ? SITE_CLASS_EMBED : SITE_CLASS_LINEAR);
 
     for (unsigned i = 0; rc == 0 && i < p->mod.n_parts; i++) {
-        struct delta__op *op = push_op(b, DELTA_SCALE, p->mod.site[i]);
+        struct delta__op *op = delta__push_op(b, DELTA_SCALE, p->mod.site[i]);
 
         if (!op)
             return CORE_E_NOMEM;
@@ -183,7 +190,7 @@ static struct delta__op *norm_op(struct delta_builder *b, site_id site)
     for (size_t i = 0; i < b->n_ops; i++)
         if (b->op[i].kind == DELTA_NORM && b->op[i].site == site)
             return &b->op[i];
-    return push_op(b, DELTA_NORM, site);
+    return delta__push_op(b, DELTA_NORM, site);
 }
 
 int delta__add_norm(struct delta_builder *b, const struct delta__place *p, enum site_part part,
@@ -307,13 +314,52 @@ int delta__add_sparse(struct delta_builder *b, const struct delta__place *p,
         return core_err_nomem(b->err, idx->name);
     rc = delta__sparse_pair(b, idx, val, n_flat, &at, &value);
     for (unsigned i = 0; rc == 0 && i < p->mod.n_parts; i++) {
-        struct delta__op *op = push_op(b, DELTA_SPARSE, p->mod.site[i]);
+        struct delta__op *op = delta__push_op(b, DELTA_SPARSE, p->mod.site[i]);
 
         if (!op)
             return CORE_E_NOMEM;
         rc = sparse_part(b, p, i, at, value, idx->dim[0], &op->sparse);
     }
     return rc;
+}
+
+/* ---- rows ---------------------------------------------------------------------- */
+
+int delta__add_rowset(struct delta_builder *b, const struct delta__place *p, const uint32_t *id,
+                      const float *row, size_t n)
+{
+    int rc = check_class(b, p, DELTA_ROWSET, SITE_CLASS_LINEAR, SITE_CLASS_EMBED);
+    struct delta__op *op = rc == 0 ? delta__push_op(b, DELTA_ROWSET, p->site) : NULL;
+
+    if (rc < 0)
+        return rc;
+    if (!op)
+        return CORE_E_NOMEM;
+    op->rowset = (struct delta_rowset){id, row, (uint32_t)n};
+    return 0;
+}
+
+int delta__add_soft(struct delta_builder *b, const struct tensor *t, const float *row, size_t n)
+{
+    const size_t n_positions = model_config(b->m)->n_positions;
+    struct delta__op *op;
+    char want[64];
+
+    if (model_config(b->m)->n_stacks > 1)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, t->name,
+                                  "tensor %s: virtual tokens of an encoder-decoder are not "
+                                  "computed",
+                                  t->name);
+    if (n == 0 || n >= n_positions) {
+        snprintf(want, sizeof(want), "1 to %zu virtual tokens", n_positions - 1);
+        return delta__misfit(b, t, want);
+    }
+    op = delta__push_op(b, DELTA_SOFT_ROWS, site_make(0, SITE_EMBED_TOKENS));
+    if (!op)
+        return CORE_E_NOMEM;
+    op->soft.row = row;
+    op->soft.n = (uint32_t)n;
+    return 0;
 }
 
 /* ---- prefix ------------------------------------------------------------------- */
@@ -351,7 +397,7 @@ int delta__add_prefix(struct delta_builder *b, const struct delta__prefix *p)
     if (rc < 0)
         return rc;
     for (unsigned j = 0; j < p->n_layers; j++) {
-        struct delta__op *op = push_op(b, DELTA_KV_PREFIX, site_make(p->layer[j], p->kind));
+        struct delta__op *op = delta__push_op(b, DELTA_KV_PREFIX, site_make(p->layer[j], p->kind));
         float *k = delta__scratch(b, p->n_tokens * width, sizeof(*k));
         float *v = delta__scratch(b, p->n_tokens * width, sizeof(*v));
 

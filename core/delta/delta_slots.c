@@ -77,6 +77,16 @@ static int fill_linear(struct delta_builder *b, const struct delta__op *op, stru
                    : op->scale.at == DELTA__SCALE_PRE ? &l->scale_pre
                                                       : &l->scale_out,
                    op->scale.vec);
+    case DELTA_DENSE:
+        if (l->w)
+            return twice(b, op);
+        l->w = op->dense;
+        return 0;
+    case DELTA_ROWSET:
+        if (l->rowset)
+            return twice(b, op);
+        l->rowset = &op->rowset;
+        return 0;
     default: /* SPARSE: delta_ops.c lets nothing else stand here */
         if (l->sparse)
             return twice(b, op);
@@ -87,12 +97,28 @@ static int fill_linear(struct delta_builder *b, const struct delta__op *op, stru
 
 static int fill_embed(struct delta_builder *b, const struct delta__op *op, struct delta_embed *e)
 {
-    if (op->kind == DELTA_LOWRANK)
+    switch (op->kind) {
+    case DELTA_LOWRANK:
         return add_lowrank(b, op, &e->lowrank, &e->n_lowrank);
-    if (e->sparse)
-        return twice(b, op);
-    e->sparse = &op->sparse;
-    return 0;
+    case DELTA_SCALE:
+        return set(b, op, &e->scale, op->scale.vec);
+    case DELTA_ROWSET:
+        if (e->rowset)
+            return twice(b, op);
+        e->rowset = &op->rowset;
+        return 0;
+    case DELTA_SOFT_ROWS:
+        if (e->soft)
+            return twice(b, op);
+        e->soft = op->soft.row;
+        e->n_soft = op->soft.n;
+        return 0;
+    default: /* SPARSE */
+        if (e->sparse)
+            return twice(b, op);
+        e->sparse = &op->sparse;
+        return 0;
+    }
 }
 
 static int fill_join(struct delta_builder *b, const struct delta__op *op, struct delta_join *j)
@@ -153,6 +179,8 @@ static void measure(const struct delta_builder *b, struct delta *d)
             d->rank_max = sum;
         if (op->kind == DELTA_KV_PREFIX && op->prefix.n_tokens > d->n_prefix_max)
             d->n_prefix_max = op->prefix.n_tokens;
+        if (op->kind == DELTA_SOFT_ROWS)
+            d->n_soft = op->soft.n;
     }
     for (uint32_t i = 0; i < d->n_linear; i++)
         if (d->linear[i].n_lowrank > d->n_lowrank_max)

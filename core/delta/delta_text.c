@@ -67,6 +67,8 @@ static bool is_alike(const struct delta__op *a, const struct delta__op *b)
         return a->scale.at == b->scale.at;
     case DELTA_KV_PREFIX:
         return a->prefix.n_tokens == b->prefix.n_tokens;
+    case DELTA_ROWSET:
+        return a->rowset.n == b->rowset.n;
     default:
         return true;
     }
@@ -107,6 +109,15 @@ static void op_detail(const struct delta__op *op, size_t n_values, char *out, si
     case DELTA_SPARSE:
         snprintf(out, n, "%zu values", n_values);
         break;
+    case DELTA_DENSE:
+        snprintf(out, n, "own weight");
+        break;
+    case DELTA_ROWSET:
+        snprintf(out, n, "%u rows replaced", op->rowset.n);
+        break;
+    case DELTA_SOFT_ROWS:
+        snprintf(out, n, "%u virtual tokens", op->soft.n);
+        break;
     case DELTA_KV_PREFIX:
         snprintf(out, n, "%u tokens", op->prefix.n_tokens);
         break;
@@ -141,6 +152,13 @@ static size_t op_bytes(const struct delta_builder *b, const struct delta__op *op
         return (op->scale.at == DELTA__SCALE_IN ? n_in : n_out) * sizeof(float);
     case DELTA_SPARSE:
         return op->sparse.n_values * (sizeof(uint32_t) + sizeof(float));
+    case DELTA_DENSE:
+        return gemm_weight_bytes(op->dense);
+    case DELTA_ROWSET:
+        n = site_kind_class(site_kind_of(op->site)) == SITE_CLASS_EMBED ? n_out : n_in;
+        return op->rowset.n * (n * sizeof(float) + sizeof(uint32_t));
+    case DELTA_SOFT_ROWS:
+        return op->soft.n * n_out * sizeof(float);
     case DELTA_NORM:
         return ((op->norm.gamma ? n_out : 0) + (op->norm.beta ? n_out : 0)) * sizeof(float);
     case DELTA_KV_PREFIX:

@@ -148,118 +148,73 @@ static bool saves_lm_head(const json_t *config)
     return false;
 }
 
-/* ---- methods --------------------------------------------------------------------- */
+/* ---- modules -------------------------------------------------------------------- */
 
-/* `<module>.ia3_l`: (out, 1) multiplies the output, (1, in) the input. */
-static int read_ia3(struct delta_builder *b, const json_t *config)
+int delta__each_module(struct delta_builder *b, const char *suffix,
+                       int (*read)(struct delta_builder *b, const struct delta__module *m,
+                                   const void *arg),
+                       const void *arg)
 {
-    (void)config;
-    for (size_t i = 0; i < b->tensors.n; i++) {
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < b->tensors.n; i++) {
         const struct tensor *t = &b->tensors.t[i];
-        const char *path = without(t->name, "base_model.model.");
-        enum delta__scale_at at = DELTA__SCALE_OUT;
-        struct delta__place p;
-        const float *vec;
-        char want[96];
-        size_t n;
-        int rc;
+        struct delta__module m = {.path = without(t->name, "base_model.model.")};
 
-        if (!ends(path, ".ia3_l", &n))
+        if (!ends(m.path, suffix, &m.n_path))
             continue;
-        rc = delta__place(b, t, path, n, false, &p);
-        if (rc < 0)
-            return rc;
-        if (tensor_is(t, 2, 1, p.n_in)) {
-            at = DELTA__SCALE_IN;
-        } else if (!tensor_is(t, 2, p.n_out, 1)) {
-            snprintf(want, sizeof(want), "[%zu, 1] or [1, %zu]", p.n_out, p.n_in);
-            return delta__misfit(b, t, want);
-        }
-        rc = delta__floats(b, t, &vec);
+        rc = delta__place(b, t, m.path, m.n_path, false, &m.p);
         if (rc == 0)
-            rc = delta__add_scale(b, &p, vec, at);
-        if (rc < 0)
-            return rc;
+            rc = read(b, &m, arg);
     }
-    return 0;
+    return rc;
 }
 
-/* `prompt_embeddings` (T, 2 L width): keys and values as they enter the cache, the
- * library's MLP already applied. Real tokens start at position T. */
-static int read_prefix(struct delta_builder *b, const json_t *config)
-{
-    enum { LAYERS_MAX = 4096 };
-    /* of an encoder-decoder the decoder's own attentions; two submodules are its two stacks */
-    const struct model_config *c = model_config(b->m);
-    const struct model_stack *stack = model_last_stack(c);
-    const unsigned n_layers = stack->n_layers;
-    const struct tensor *t = delta__find(b, "prompt_embeddings", 17, "");
-    unsigned layer[LAYERS_MAX], slot[LAYERS_MAX];
-    struct delta__prefix p = {.t = t, .layer = layer, .n_layers = n_layers, .kind = SITE_ATTN};
-    double n_tokens, n_submodules;
-    int rc = delta__json_number(b, config, "num_virtual_tokens", 0, &n_tokens);
+/* What delta__each_weight() hands to delta__each_module(). */
+struct change {
+    int (*change)(struct delta_builder *b, const struct delta__module *m, const void *arg,
+                  float *w);
+    const void *arg;
+};
 
-    if (rc == 0)
-        rc = delta__json_number(b, config, "num_transformer_submodules", 1, &n_submodules);
+static int read_weight(struct delta_builder *b, const struct delta__module *m, const void *arg)
+{
+    const struct change *c = arg;
+    float *w;
+    int rc = delta__dense_begin(b, &m->p, &w);
+
     if (rc < 0)
         return rc;
-    if (!t)
-        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "prompt_embeddings",
-                                  "the adapter has no tensor prompt_embeddings");
-    if (n_submodules > (double)c->n_stacks || n_layers > LAYERS_MAX)
-        return core_err_set_param(b->err, CORE_E_ADAPTER_MISMATCH, "num_transformer_submodules",
-                                  "num_transformer_submodules: this base is one stack of layers");
-    if (t->n_dims != 2 || (n_tokens != 0.0 && n_tokens != (double)t->dim[0]))
-        return delta__misfit(b, t, "[num_virtual_tokens, 2 x layers x width]");
-    for (unsigned i = 0; i < n_layers; i++) {
-        layer[i] = stack->first_layer + i;
-        slot[i] = 2 * i % n_layers;
-    }
-    /* For two submodules the library repeats the slots and deals four of them to each layer,
-     * of which it then drops two: PeftModel.get_prompt(). */
-    p.slot = n_submodules == 2.0 ? slot : NULL;
-    p.n_tokens = t->dim[0];
-    p.n_cols = t->dim[1];
-    rc = delta__floats(b, t, &p.kv);
-    if (rc == 0)
-        rc = delta__add_prefix(b, &p);
-    if (rc < 0)
-        return rc;
-    b->position_shift = (uint32_t)p.n_tokens;
-    /* PeftModelForFeatureExtraction drops token types; the classifiers keep them. */
-    b->ignores_token_types = b->plan.form == DELTA__FORM_EMBEDDING;
-    return 0;
+    rc = c->change(b, m, c->arg, w);
+    return delta__dense_end(b, &m->p, w, rc);
 }
 
-/* `<norm>.ln_tuning_layers.weight` and `.bias`: the norm's new parameters. */
-static int read_norms(struct delta_builder *b, const json_t *config)
+int delta__each_weight(struct delta_builder *b, const char *suffix,
+                       int (*change)(struct delta_builder *b, const struct delta__module *m,
+                                     const void *arg, float *w),
+                       const void *arg)
 {
-    static const struct {
-        const char *suffix;
-        enum site_part part;
-    } known[] = {
-        {".ln_tuning_layers.weight", SITE_PART_WEIGHT},
-        {".ln_tuning_layers.bias", SITE_PART_BIAS},
-    };
+    const struct change c = {change, arg};
 
-    (void)config;
-    for (size_t i = 0; i < b->tensors.n; i++)
-        for (size_t k = 0; k < 2; k++) {
-            const struct tensor *t = &b->tensors.t[i];
-            const char *path = without(t->name, "base_model.model.");
-            struct delta__place p;
-            size_t n;
-            int rc;
+    return delta__each_module(b, suffix, read_weight, &c);
+}
 
-            if (!ends(path, known[k].suffix, &n))
-                continue;
-            rc = delta__place(b, t, path, n, false, &p);
-            if (rc == 0)
-                rc = delta__add_norm(b, &p, known[k].part, NULL);
-            if (rc < 0)
-                return rc;
-        }
-    return 0;
+const struct tensor *delta__beside(const struct delta_builder *b, const struct delta__module *m,
+                                   const char *suffix)
+{
+    const char *name = m->p.t->name;
+
+    return delta__find(b, name, (size_t)(m->path - name) + m->n_path, suffix);
+}
+
+int delta__beside_must(struct delta_builder *b, const struct delta__module *m, const char *suffix,
+                       const struct tensor **out)
+{
+    *out = delta__beside(b, m, suffix);
+    if (*out)
+        return 0;
+    return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, m->p.t->name,
+                              "tensor %s stands without its %s", m->p.t->name, suffix + 1);
 }
 
 static int load(struct delta_builder *b)
@@ -280,10 +235,9 @@ int delta__read_peft(struct delta_builder *b, const json_t *config)
         int (*read)(struct delta_builder *b, const json_t *config);
         const char *prefix; /* of parameters under the model's own names */
     } known[] = {
-        {"LORA", "lora", delta__peft_lora, "base_model.model."},
-        {"IA3", "ia3", read_ia3, "base_model.model."},
-        {"PREFIX_TUNING", "prefix", read_prefix, "base_model."},
-        {"LN_TUNING", "ln", read_norms, "base_model.model."},
+#define X(type, method, prefix) {#type, #method, delta__peft_##method, prefix},
+        DELTA_PEFT_MAP(X)
+#undef X
     };
     const char *type = json_string_value(json_object_get(config, "peft_type"));
     size_t i = 0;

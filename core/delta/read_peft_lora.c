@@ -4,128 +4,17 @@
  * y += s (B (A x) + b_B) with s = alpha / r, or alpha / sqrt(r) under rslora. The rank
  * is A's row count; alpha and rank may differ by module, through alpha_pattern and
  * rank_pattern, whose keys are regular expressions over module paths. */
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/alloc.h"
 #include "core/delta/delta_internal.h"
 
-/* Bounds on what a stranger's patterns may cost: a module path of 60 bytes needs a few
- * hundred steps against any sensible pattern. */
-enum { PATTERNS_MAX = 1024, PATTERN_MAX_BYTES = 512, MATCH_STEPS_MAX = 5000 };
-
-/* A number of each module: of the first pattern that matches its path, else `dflt`. */
-struct pattern {
-    const char *key;
-    pcre2_code *code;
-    double value;
-};
-
-struct by_module {
-    const char *name;        /* of the JSON object: "alpha_pattern" */
-    struct pattern *pattern; /* in the file's order */
-    size_t n;
-    pcre2_match_data *match;
-    pcre2_match_context *limits;
-    double dflt;
-};
-
 struct lora {
-    struct by_module alpha, rank;
+    struct delta__by_module alpha, rank;
     bool has_rank; /* the file says ranks; without, the tensors' */
     bool is_rslora;
 };
-
-static void by_module_release(struct by_module *m)
-{
-    for (size_t i = 0; i < m->n; i++)
-        pcre2_code_free(m->pattern[i].code);
-    core_free(m->pattern);
-    pcre2_match_data_free(m->match);
-    pcre2_match_context_free(m->limits);
-}
-
-static int bad_pattern(struct delta_builder *b, const struct by_module *m, const char *key,
-                       const char *why)
-{
-    return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, m->name, "%s '%.80s': %s", m->name,
-                              key, why);
-}
-
-static int add_pattern(struct delta_builder *b, struct by_module *m, const char *key,
-                       const json_t *value)
-{
-    struct pattern *p = &m->pattern[m->n];
-    char regex[PATTERN_MAX_BYTES + 16];
-    PCRE2_SIZE at;
-    int code;
-
-    if (!json_is_number(value) || !isfinite(json_number_value(value)))
-        return bad_pattern(b, m, key, "expected a number");
-    if (strlen(key) > PATTERN_MAX_BYTES)
-        return bad_pattern(b, m, key, "too long");
-    snprintf(regex, sizeof(regex), "(.*\\.)?(%s)$", key);
-    p->code = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED,
-                            PCRE2_ANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
-    if (!p->code)
-        return bad_pattern(b, m, key, "not a regular expression");
-    p->key = key;
-    p->value = json_number_value(value);
-    m->n++;
-    return 0;
-}
-
-static int read_by_module(struct delta_builder *b, const json_t *config, struct by_module *m)
-{
-    json_t *patterns = json_object_get(config, m->name);
-    const size_t n = json_object_size(patterns);
-    const char *key;
-    json_t *value;
-    int rc = 0;
-
-    if (patterns && !json_is_null(patterns) && !json_is_object(patterns))
-        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, m->name, "%s: expected an object",
-                                  m->name);
-    if (n == 0)
-        return 0;
-    if (n > PATTERNS_MAX)
-        return bad_pattern(b, m, "*", "more patterns than any model has modules");
-    m->pattern = core_calloc(n, sizeof(*m->pattern));
-    m->match = pcre2_match_data_create(1, NULL);
-    m->limits = pcre2_match_context_create(NULL);
-    if (!m->pattern || !m->match || !m->limits)
-        return core_err_nomem(b->err, m->name);
-    pcre2_set_match_limit(m->limits, MATCH_STEPS_MAX);
-    json_object_foreach(patterns, key, value)
-    {
-        rc = add_pattern(b, m, key, value);
-        if (rc < 0)
-            break;
-    }
-    return rc;
-}
-
-static int value_of(struct delta_builder *b, const struct by_module *m, const char *path, size_t n,
-                    double *out)
-{
-    *out = m->dflt;
-    for (size_t i = 0; i < m->n; i++) {
-        const int rc =
-            pcre2_match(m->pattern[i].code, (PCRE2_SPTR)path, n, 0, 0, m->match, m->limits);
-
-        if (rc == PCRE2_ERROR_NOMATCH)
-            continue;
-        if (rc < 0)
-            return bad_pattern(b, m, m->pattern[i].key, "too costly to match");
-        *out = m->pattern[i].value;
-        break;
-    }
-    return 0;
-}
 
 /* s of the module at path, whose A is t. */
 static int scale_of(struct delta_builder *b, const struct lora *l, const char *path, size_t n,
@@ -134,10 +23,10 @@ static int scale_of(struct delta_builder *b, const struct lora *l, const char *p
     const double rank = (double)t->dim[0];
     double alpha, said;
     char want[64];
-    int rc = value_of(b, &l->alpha, path, n, &alpha);
+    int rc = delta__by_module_value(b, &l->alpha, path, n, &alpha);
 
     if (rc == 0)
-        rc = value_of(b, &l->rank, path, n, &said);
+        rc = delta__by_module_value(b, &l->rank, path, n, &said);
     if (rc < 0)
         return rc;
     if (l->has_rank && said != rank) {
@@ -265,8 +154,8 @@ static int read_numbers(struct delta_builder *b, const json_t *config, struct lo
         rc = delta__json_bool(b, config, "use_rslora", false, &l->is_rslora);
     l->has_rank = json_is_number(json_object_get(config, "r"));
     if (rc == 0)
-        rc = read_by_module(b, config, &l->alpha);
-    return rc < 0 ? rc : read_by_module(b, config, &l->rank);
+        rc = delta__by_module_read(b, config, &l->alpha);
+    return rc < 0 ? rc : delta__by_module_read(b, config, &l->rank);
 }
 
 int delta__peft_lora(struct delta_builder *b, const json_t *config)
@@ -296,7 +185,7 @@ int delta__peft_lora(struct delta_builder *b, const json_t *config)
     }
     if (rc == 0)
         take_training_state(b);
-    by_module_release(&l.alpha);
-    by_module_release(&l.rank);
+    delta__by_module_release(&l.alpha);
+    delta__by_module_release(&l.rank);
     return rc;
 }

@@ -26,10 +26,12 @@ struct engine_job {
     atomic_bool is_cancelled; /* any thread sets it */
 
     size_t n_given;     /* tokens of the input */
-    int32_t *ids;       /* [n_prompt + max_tokens]: prompt, then what was produced */
+    uint32_t n_soft;    /* the task's virtual tokens, in front of the prompt and part of it */
+    int32_t *ids;       /* [n_prompt + max_tokens]: -1, -2, ... for virtual tokens, the prompt,
+                         * then what was produced */
     int32_t *types;     /* [n_prompt] */
-    size_t n_prompt;    /* of the input as many as the head needs; of an encoder-decoder what
-                         * the target begins with */
+    size_t n_prompt;    /* virtual tokens, and of the input as many as the head needs; of an
+                         * encoder-decoder what    the target begins with */
     struct kv_table kv; /* causal */
     /* Of an encoder-decoder: the input, which the first stack sees whole. */
     struct {

@@ -23,16 +23,20 @@ static int check_tokens(const struct model_config *c, const struct engine_input 
     return 0;
 }
 
-/* Learned positions run out sooner when a prefix shifts them. */
+/* Virtual tokens take places of an input's; learned positions run out sooner when a prefix
+ * shifts them. */
 size_t engine_room(const struct engine *e, const struct delta *d)
 {
     const struct model_config *c = model_config(e->m);
-    const size_t most = model_last_stack(c)->is_causal ? e->context_max : c->n_positions;
+    const size_t all = model_last_stack(c)->is_causal ? e->context_max : c->n_positions;
+    const size_t most = all > d->n_soft ? all - d->n_soft : 0;
     size_t n_positions, width;
 
     if (!model_site_dims(e->m, site_make(0, SITE_EMBED_POSITIONS), &n_positions, &width))
         return most;
-    n_positions = n_positions > d->position_shift ? n_positions - d->position_shift : 0;
+    n_positions = n_positions > d->position_shift + d->n_soft
+                      ? n_positions - d->position_shift - d->n_soft
+                      : 0;
     return n_positions < most ? n_positions : most;
 }
 
@@ -60,12 +64,13 @@ static int check(const struct engine *e, const struct engine_input *in, const st
     return check_tokens(c, in, err);
 }
 
-static int32_t *copy_ids(const int32_t *from, size_t n, size_t more)
+/* n values behind n_front zeros, with room for more. */
+static int32_t *copy_ids(const int32_t *from, size_t n_front, size_t n, size_t more)
 {
-    int32_t *to = core_calloc(n + more, sizeof(int32_t));
+    int32_t *to = core_calloc(n_front + n + more, sizeof(int32_t));
 
     if (to && from)
-        memcpy(to, from, n * sizeof(int32_t));
+        memcpy(to + n_front, from, n * sizeof(int32_t));
     return to;
 }
 
@@ -78,7 +83,7 @@ static void size_output(struct engine_job *job, const struct model_config *c)
         job->out_rows = job->in.wants_logits;
         job->out_cols = c->n_vocab;
     } else {
-        job->out_rows = h->pool == DELTA_POOL_TOKENS ? job->n_prompt : 1;
+        job->out_rows = h->pool == DELTA_POOL_TOKENS ? job->n_prompt - job->n_soft : 1;
         job->out_cols = h->n_labels;
     }
 }
@@ -110,7 +115,7 @@ static int alloc_target(struct engine_job *job, size_t n_read)
 
     job->n_prompt = job->is_generation ? 1 : n_read;
     job->ids = core_calloc(job->n_prompt + more, sizeof(*job->ids));
-    job->source.ids = copy_ids(job->in.tokens, n, 0);
+    job->source.ids = copy_ids(job->in.tokens, 0, n, 0);
     job->source.n = (uint32_t)n;
     if (!job->ids || !job->source.ids || table_init(&job->source.kv, n) < 0)
         return CORE_E_NOMEM;
@@ -132,12 +137,14 @@ static int alloc_ids(struct engine_job *job)
         if (alloc_target(job, n) < 0)
             return CORE_E_NOMEM;
     } else {
-        job->n_prompt = n;
-        job->ids = copy_ids(job->in.tokens, n, more);
+        job->n_prompt = job->n_soft + n;
+        job->ids = copy_ids(job->in.tokens, job->n_soft, n, more);
     }
-    job->types = copy_ids(has_types ? job->in.token_types : NULL, job->n_given, 0);
+    job->types = copy_ids(has_types ? job->in.token_types : NULL, job->n_soft, job->n_given, 0);
     if (!job->ids || !job->types)
         return CORE_E_NOMEM;
+    for (uint32_t i = 0; i < job->n_soft; i++)
+        job->ids[i] = -1 - (int32_t)i;
     return model_last_stack(c)->is_causal ? table_init(&job->kv, job->n_prompt + more) : 0;
 }
 
@@ -180,6 +187,7 @@ int engine_job_new(struct engine_job **out, struct engine *e, const struct engin
     job->in = *in;
     job->in.delta = d;
     job->n_given = in->n_tokens;
+    job->n_soft = d->n_soft;
     if (job->in.n_logprobs > ENGINE_LOGPROBS_MAX)
         job->in.n_logprobs = ENGINE_LOGPROBS_MAX;
     job->cb = *cb;

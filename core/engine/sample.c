@@ -54,7 +54,7 @@ static void penalise(struct engine_sampler *s, const struct engine_job *job, flo
     if (penalty <= 0.0f || penalty == 1.0f)
         return;
     s->stamp++;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = job->n_soft; i < n; i++) {
         const int32_t id = job->ids[i];
 
         if (s->seen[id] == s->stamp)

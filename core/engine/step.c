@@ -16,9 +16,13 @@ static void give_blocks(struct engine *e, struct engine_job *job)
 /* Tokens of the input that the model has seen. */
 static size_t n_input_done(const struct engine_job *job)
 {
+    size_t n = job->n_done;
+
     if (job->source.ids)
         return job->source.is_done ? job->source.n : 0;
-    return job->n_generated || job->n_done > job->n_prompt ? job->n_prompt : job->n_done;
+    if (job->n_generated || n > job->n_prompt)
+        n = job->n_prompt;
+    return n > job->n_soft ? n - job->n_soft : 0;
 }
 
 void engine__end(struct engine *e, struct engine_job *job, enum engine_finish finish)

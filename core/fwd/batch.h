@@ -52,7 +52,7 @@ struct fwd_seq {
     bool is_last;                /* row0 + n_rows - 1 is the last row of the prompt, or a
                                   * decode row: pooled or LM outputs are due */
     /* Where the head writes. Pooled kinds: [n_labels or d_model]; tagging: the row of
-     * the sequence's token 0, [n_tokens, n_labels]; generation: NULL. */
+     * the sequence's first own token, [n_tokens, n_labels]; generation: NULL. */
     float *out;
     float *mean; /* MEAN pooling over chunks: [d_model], the sum so far; set at pos0 0 */
     void *owner; /* handed to on_logits */
@@ -60,7 +60,7 @@ struct fwd_seq {
 
 struct fwd_batch {
     uint32_t n_rows, n_seqs;
-    int32_t *token;      /* [max_rows] */
+    int32_t *token;      /* [max_rows]; -1 - j: row j of the task's virtual tokens */
     int32_t *type;       /* [max_rows] */
     struct fwd_seq *seq; /* [max_seqs], sorted by stack, then by task (equal delta adjacent) */
     /* Called on a worker for each sequence whose LM logits are due, in any order and

@@ -84,6 +84,12 @@ static void add_to_mean(const struct fwd *f, size_t part)
         f->k->add(d, f->h + (p->row0 + i) * d, s->mean);
 }
 
+/* Rows in front of the input that the head does not count. */
+static uint32_t n_skipped(const struct fwd_seq *s)
+{
+    return s->delta->head.skips_soft ? s->delta->n_soft : 0;
+}
+
 static void pool_row(const struct fwd *f, uint32_t row)
 {
     const struct fwd_head_row *hr = &f->head_row[row];
@@ -93,7 +99,7 @@ static void pool_row(const struct fwd *f, uint32_t row)
 
     if (s->delta->head.pool == DELTA_POOL_MEAN) {
         memcpy(to, s->mean, d * sizeof(float));
-        f->k->scale(d, 1.0f / (float)(s->pos0 + s->n_rows), to);
+        f->k->scale(d, 1.0f / (float)(s->pos0 + s->n_rows - n_skipped(s)), to);
     } else {
         memcpy(to, f->h + (f->due.part[hr->seq - f->due.seq0].row0 + hr->token) * d,
                d * sizeof(float));
@@ -139,7 +145,9 @@ static float *destination(const struct fwd *f, const struct fwd_head_row *hr)
     if (h->kind == DELTA_GENERATION)
         return f->logits + ((size_t)f->opt.max_seqs + hr->seq) * f->c->n_vocab;
     if (h->pool == DELTA_POOL_TOKENS)
-        return s->out + ((size_t)s->pos0 + hr->token) * h->n_labels;
+        return s->out + ((size_t)s->pos0 + f->due.part[hr->seq - f->due.seq0].first + hr->token -
+                         n_skipped(s)) *
+                            h->n_labels;
     return s->out;
 }
 

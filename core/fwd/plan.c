@@ -4,15 +4,19 @@
 
 void fwd__due(const struct fwd_seq *s, uint32_t *first, uint32_t *n)
 {
-    *first = 0;
-    *n = s->n_rows;
+    /* rows of virtual tokens that the head does not read */
+    const uint32_t n_soft = s->delta->head.skips_soft ? s->delta->n_soft : 0;
+    const uint32_t skip = n_soft > s->pos0 ? n_soft - s->pos0 : 0;
+
+    *first = skip < s->n_rows ? skip : s->n_rows;
+    *n = s->n_rows - *first;
     switch (s->delta->head.pool) {
     case DELTA_POOL_TOKENS:
     case DELTA_POOL_MEAN:
         break;
     case DELTA_POOL_CLS:
     case DELTA_POOL_POOLER:
-        *n = s->pos0 == 0;
+        *n = *n && s->pos0 <= n_soft;
         break;
     case DELTA_POOL_LAST:
         *first = s->n_rows - 1;
@@ -60,7 +64,8 @@ static void plan_positions(const struct fwd *f, const struct fwd_seq *q)
     const bool is_last = q->stack + 1 == f->c->n_stacks;
     const uint32_t shift = is_last ? q->delta->position_shift : 0;
     const uint32_t first = f->c->position.first + shift;
-    const int32_t pad = f->c->position.skips_pad ? f->c->pad : -1;
+    /* behind virtual tokens the library counts all tokens alike */
+    const int32_t pad = f->c->position.skips_pad && !q->delta->n_soft ? f->c->pad : -1;
     uint32_t n_real = 0;
 
     for (uint32_t i = 0; i < q->n_rows; i++) {

@@ -199,6 +199,15 @@ static void sparse(const struct delta_sparse *d, const struct tile *t, const flo
     }
 }
 
+/* Outputs whose row of W the task replaces. */
+static void replace_rows(const struct fwd *f, const struct delta_rowset *d, const struct tile *t,
+                         const float *x, size_t ldx, float *y, size_t ldy)
+{
+    for (uint32_t i = 0; i < d->n; i++)
+        for (uint32_t r = t->r0; d->id[i] >= t->c0 && d->id[i] < t->c1 && r < t->r1; r++)
+            y[r * ldy + d->id[i]] = f->k->dot(ldx, d->row + i * ldx, x + r * ldx);
+}
+
 static void scale_rows(const struct fwd *f, const float *vec, const struct tile *t, float *y,
                        size_t ldy)
 {
@@ -248,6 +257,8 @@ static void finish(const struct group *g, uint32_t s, const struct tile *t)
 
     if (!d)
         d = &nothing;
+    if (d->rowset)
+        replace_rows(g->f, d->rowset, t, g->x[t->i], site->n_in, y, site->n_out);
     if (d->sparse)
         sparse(d->sparse, t, g->x[t->i], site->n_in, y, site->n_out);
     scale_rows(g->f, d->scale_pre, t, y, site->n_out);
@@ -343,6 +354,25 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
 
 /* ---- embeddings ----------------------------------------------------------------- */
 
+/* The task's own row in place of one of the table, or NULL. */
+static const float *own_row(const struct delta_embed *e, size_t row, size_t width)
+{
+    const struct delta_rowset *s = e ? e->rowset : NULL;
+    uint32_t lo = 0, hi = s ? s->n : 0;
+
+    while (lo < hi) {
+        const uint32_t mid = lo + (hi - lo) / 2;
+
+        if (s->id[mid] == row)
+            return s->row + mid * width;
+        if (s->id[mid] < row)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return NULL;
+}
+
 /* out += scale * (row `row` of the table + what the task adds to that row). */
 static void embed_row(const struct fwd_walk *w, const struct delta *d, site_id s, size_t row,
                       float scale, float *out)
@@ -351,9 +381,15 @@ static void embed_row(const struct fwd_walk *w, const struct delta *d, site_id s
     const struct model_site *site = &f->m->site[s];
     const struct model_table *table = &site->table;
     const struct delta_embed *e = delta_embed(d, s);
+    const float *own = own_row(e, row, site->n_out);
     float *base = f->worker[w->worker].join, *t = base + site->n_out;
 
-    f->k->to_f32(table->type, site->n_out, table->data + row * table->row_bytes, base);
+    if (own)
+        memcpy(base, own, site->n_out * sizeof(float));
+    else
+        f->k->to_f32(table->type, site->n_out, table->data + row * table->row_bytes, base);
+    if (e && e->scale)
+        f->k->mul(site->n_out, e->scale, base);
     if (scale != 1.0f)
         f->k->scale(site->n_out, scale, base);
     f->k->add(site->n_out, base, out);
@@ -396,7 +432,10 @@ void fwd_embed(struct fwd_walk *w)
             const uint32_t at = q->row0 + (r - row0); /* in the batch */
             float *h = w->h + r * d;
 
-            embed_row(w, q->delta, token, (size_t)batch->token[at], w->c->embed_scale, h);
+            if (batch->token[at] < 0)
+                f->k->add(d, delta_embed(q->delta, token)->soft + (size_t)~batch->token[at] * d, h);
+            else
+                embed_row(w, q->delta, token, (size_t)batch->token[at], w->c->embed_scale, h);
             if (f->m->site[type].n_out)
                 embed_row(w, q->delta, type, (size_t)batch->type[at], 1.0f, h);
             if (f->m->site[position].n_out)

@@ -1,0 +1,86 @@
+/* core/delta/delta_dense.c - whole weights of a task: W' = f(W), computed at compile from the
+ * base's rows and packed for the product that the base's weight has.
+ *
+ * The one operation whose memory has nothing to do with the size of the adapter's file, so
+ * it has a budget: all of a task's weights together, as floats, at most half of the base. */
+#include <string.h>
+
+#include "core/base/alloc.h"
+#include "core/delta/delta_internal.h"
+
+static int check_budget(struct delta_builder *b, const struct delta__place *p, size_t *n_bytes)
+{
+    const size_t most = model_bytes(b->m) / 2;
+    size_t sum = 0;
+
+    if (!core_mul_size(p->n_in, p->n_out, n_bytes) ||
+        !core_mul_size(*n_bytes, sizeof(float), n_bytes) ||
+        !core_add_size(b->dense_bytes, *n_bytes, &sum) || sum > most)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, p->t->name,
+                                  "tensor %s: the task's own weights need %zu bytes here, more "
+                                  "than half of the base, %zu",
+                                  p->t->name, sum, most);
+    return 0;
+}
+
+int delta__dense_begin(struct delta_builder *b, const struct delta__place *p, float **out)
+{
+    size_t n_bytes, n_in, n_out;
+    float *w;
+    int rc = delta__check_linear(b, p, DELTA_DENSE);
+
+    if (rc == 0)
+        rc = check_budget(b, p, &n_bytes);
+    if (rc < 0)
+        return rc;
+    for (unsigned i = 0; i < p->mod.n_parts; i++)
+        if (!model_has_weight(b->m, p->mod.site[i]))
+            return core_err_set_param(b->err, CORE_E_ADAPTER_MISMATCH, p->t->name,
+                                      "tensor %s: the base has no weight there", p->t->name);
+    w = core_alloc_aligned(n_bytes);
+    if (!w)
+        return core_err_nomem(b->err, p->t->name);
+    b->dense_bytes += n_bytes;
+    for (unsigned i = 0; i < p->mod.n_parts; i++) {
+        model_site_dims(b->m, p->mod.site[i], &n_in, &n_out);
+        for (size_t r = 0; r < n_out; r++)
+            model_weight_row(b->m, p->mod.site[i], r, w + (p->mod.row0[i] + r) * n_in);
+    }
+    *out = w;
+    return 0;
+}
+
+static int pack_parts(struct delta_builder *b, const struct delta__place *p, const float *w)
+{
+    int rc = 0;
+
+    for (unsigned i = 0; rc == 0 && i < p->mod.n_parts; i++) {
+        struct delta__op *op = delta__push_op(b, DELTA_DENSE, p->mod.site[i]);
+        size_t n_in, n_out;
+        struct tensor t = {.name = p->t->name, .type = TENSOR_F32, .n_dims = 2};
+
+        if (!op)
+            return CORE_E_NOMEM;
+        model_site_dims(b->m, p->mod.site[i], &n_in, &n_out);
+        t.dim[0] = n_out;
+        t.dim[1] = n_in;
+        t.data = w + p->mod.row0[i] * n_in;
+        t.n_bytes = n_in * n_out * sizeof(float);
+        rc = gemm_pack(&op->dense, model_kern(b->m), &t, b->err);
+    }
+    return rc;
+}
+
+int delta__dense_end(struct delta_builder *b, const struct delta__place *p, float *w, int rc)
+{
+    const size_t n = p->n_in * p->n_out;
+
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        if (!(w[i] - w[i] == 0.0f))
+            rc = core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, p->t->name,
+                                    "tensor %s: the changed weight is not finite", p->t->name);
+    if (rc == 0)
+        rc = pack_parts(b, p, w);
+    core_free(w);
+    return rc;
+}
