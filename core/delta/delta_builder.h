@@ -133,6 +133,7 @@ struct delta_builder {
     size_t dense_bytes;   /* of all DENSE so far */
     bool has_own_lm_head; /* an lm_head.weight is a matrix of its own, also where the base
                            * ties it to the token embedding */
+    bool has_task_id;     /* a reader asked for task.json's */
     bool has_no_method;   /* the reader found no tensor of the method that the files name */
     struct delta__head plan;
     struct delta_head head;

@@ -13,15 +13,21 @@ int delta__read_task(struct delta_builder *b);
 
 /* PEFT's methods: peft_type, the name in programs and of the reader, and what stands before
  * parameters under the model's own names. Each has a file of its own or of its family. */
-#define DELTA_PEFT_MAP(X)                 \
-    X(IA3, ia3, "base_model.model.")      \
-    X(LN_TUNING, ln, "base_model.model.") \
-    X(LORA, lora, "base_model.model.")    \
-    X(PREFIX_TUNING, prefix, "base_model.")
+#define DELTA_PEFT_MAP(X)                                       \
+    X(IA3, ia3, "base_model.model.")                            \
+    X(LN_TUNING, ln, "base_model.model.")                       \
+    X(LORA, lora, "base_model.model.")                          \
+    X(MULTITASK_PROMPT_TUNING, multitask_prompt, "base_model.") \
+    X(P_TUNING, p_tuning, "base_model.")                        \
+    X(PREFIX_TUNING, prefix, "base_model.")                     \
+    X(PROMPT_TUNING, prompt, "base_model.")
 #define X(type, method, prefix) \
     int delta__peft_##method(struct delta_builder *b, const json_t *config);
 DELTA_PEFT_MAP(X)
 #undef X
+
+/* "task_id" of task.json, of an adapter whose file holds n tasks. */
+int delta__task_id(struct delta_builder *b, size_t n, size_t *out);
 
 /* One module that an adapter changes. */
 struct delta__module {

@@ -1,6 +1,7 @@
 /* core/delta/read_peft_prompt.c - PEFT's prompt learning: rows that stand in front of an
  * input, as keys and values (prefix tuning) or as embeddings. */
 #include <stdio.h>
+#include <string.h>
 
 #include "core/delta/delta_internal.h"
 
@@ -61,4 +62,85 @@ int delta__peft_prefix(struct delta_builder *b, const json_t *config)
     /* PeftModelForFeatureExtraction drops token types; the classifiers keep them. */
     b->ignores_token_types = b->plan.form == DELTA__FORM_EMBEDDING;
     return 0;
+}
+
+/* ---- rows in front of the input's embeddings --------------------------------------- */
+
+/* Adds the rows; the library hands the model embeddings, not ids, so that a head that pools
+ * the last token cannot see padding. */
+static int add_rows(struct delta_builder *b, const struct tensor *t, const float *row)
+{
+    const int rc = delta__add_soft(b, t, row, t->dim[0]);
+
+    b->plan.end = DELTA_END_LAST;
+    b->ignores_token_types = b->plan.form == DELTA__FORM_EMBEDDING;
+    return rc;
+}
+
+static int read_rows(struct delta_builder *b, const json_t *config, const struct tensor **t,
+                     const float **row)
+{
+    const size_t d = model_config(b->m)->d_model;
+    double n_tokens, n_submodules;
+    int rc = find_prompt(b, config, t, &n_tokens, &n_submodules);
+
+    if (rc == 0)
+        rc = delta__expect(b, *t, 2, n_tokens > 0.0 ? (size_t)n_tokens : (*t)->dim[0], d);
+    return rc < 0 ? rc : delta__floats(b, *t, row);
+}
+
+/* Prompt tuning, and P-tuning, whose encoder the library has run before it saves. */
+int delta__peft_prompt(struct delta_builder *b, const json_t *config)
+{
+    const struct tensor *t;
+    const float *row;
+    const int rc = read_rows(b, config, &t, &row);
+
+    return rc < 0 ? rc : add_rows(b, t, row);
+}
+
+int delta__peft_p_tuning(struct delta_builder *b, const json_t *config)
+{
+    return delta__peft_prompt(b, config);
+}
+
+/* The file's prompt is of all tasks; task.json says which one this is: row i is
+ * prompt[i] (*) (cols[task, i] rows[task]) (Wang et al. 2023). */
+int delta__peft_multitask_prompt(struct delta_builder *b, const json_t *config)
+{
+    const struct tensor *t, *cols = delta__find(b, "prefix_task_cols", 16, "");
+    const struct tensor *rows = delta__find(b, "prefix_task_rows", 16, "");
+    const float *prompt, *c, *r;
+    size_t task, n_tokens, n_ranks, d;
+    float *row;
+    int rc = read_rows(b, config, &t, &prompt);
+
+    if (rc < 0)
+        return rc;
+    if (!cols || !rows || cols->n_dims != 3 || rows->n_dims != 3 || cols->dim[0] != rows->dim[0] ||
+        cols->dim[1] != t->dim[0] || cols->dim[2] != rows->dim[1] || rows->dim[2] != t->dim[1])
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "prefix_task_cols",
+                                  "prefix_task_cols and prefix_task_rows do not fit "
+                                  "prompt_embeddings");
+    rc = delta__task_id(b, cols->dim[0], &task);
+    if (rc == 0)
+        rc = delta__floats(b, cols, &c);
+    if (rc == 0)
+        rc = delta__floats(b, rows, &r);
+    if (rc < 0)
+        return rc;
+    n_tokens = t->dim[0];
+    n_ranks = rows->dim[1];
+    d = t->dim[1];
+    if (!delta__computed(b, t, n_tokens, d, &row))
+        return CORE_E_NOMEM;
+    for (size_t i = 0; i < n_tokens; i++)
+        for (size_t j = 0; j < d; j++) {
+            float sum = 0.0f;
+
+            for (size_t k = 0; k < n_ranks; k++)
+                sum += c[(task * n_tokens + i) * n_ranks + k] * r[(task * n_ranks + k) * d + j];
+            row[i * d + j] = prompt[i * d + j] * sum;
+        }
+    return add_rows(b, t, row);
 }

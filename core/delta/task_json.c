@@ -117,6 +117,36 @@ static int read_defaults(struct delta_builder *b, const json_t *v)
     return b->task.parameters_json ? 0 : CORE_E_NOMEM;
 }
 
+int delta__task_id(struct delta_builder *b, size_t n, size_t *out)
+{
+    json_t *j = NULL;
+    const json_t *v;
+    int rc = delta__json_file(b, "task.json", &j);
+
+    if (rc < 0)
+        return rc;
+    v = json_object_get(j, "task_id");
+    if (!json_is_integer(v) || json_integer_value(v) < 0 || (uint64_t)json_integer_value(v) >= n)
+        rc = core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "task_id",
+                                "the adapter holds %zu tasks: give \"task_id\" in task.json, a "
+                                "whole number below that",
+                                n);
+    else
+        *out = (size_t)json_integer_value(v);
+    json_decref(j);
+    b->has_task_id = true;
+    return rc;
+}
+
+/* The reader of an adapter with several tasks has read it: delta__task_id(). */
+static int read_task_id(struct delta_builder *b, const json_t *v)
+{
+    (void)v;
+    return b->has_task_id ? 0
+                          : core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "task_id",
+                                               "task.json: task_id has no use for this adapter");
+}
+
 int delta__read_task(struct delta_builder *b)
 {
     /* problem_type stands after head, whose default it refines. */
@@ -127,7 +157,7 @@ int delta__read_task(struct delta_builder *b)
         {"labels", read_labels},        {"head", read_head},
         {"problem_type", read_problem}, {"pooling", read_pooling},
         {"normalize", read_normalize},  {"prompt", read_prompt},
-        {"parameters", read_defaults},
+        {"parameters", read_defaults},  {"task_id", read_task_id},
     };
     size_t n_known = 0;
     json_t *j, *v;

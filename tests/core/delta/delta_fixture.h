@@ -142,7 +142,7 @@ MAYBE_UNUSED static void edit_text(struct adapter *a, const char *name, const ch
 /* Values are `base + i * 0.01` for the i-th value, or `value` when that is given. */
 struct made {
     const char *name;
-    size_t d0, d1; /* d1 0: one dimension */
+    size_t d0, d1, d2; /* 0: no such dimension */
     float base;
     const float *value;
     const int64_t *index; /* I64 tensor instead */
@@ -151,7 +151,7 @@ struct made {
 
 static size_t made_count(const struct made *t)
 {
-    return t->d0 * (t->d1 ? t->d1 : 1);
+    return t->d0 * (t->d1 ? t->d1 : 1) * (t->d2 ? t->d2 : 1);
 }
 
 static float made_value(const struct made *t, size_t i)
@@ -202,6 +202,8 @@ MAYBE_UNUSED static void put_tensors(struct adapter *a, const char *name, const 
                         type, t[i].d0);
         if (t[i].d1)
             core_buf_printf(&head, ",%zu", t[i].d1);
+        if (t[i].d2)
+            core_buf_printf(&head, ",%zu", t[i].d2);
         core_buf_printf(&head, "],\"data_offsets\":[%zu,%zu]}", at, data.n);
     }
     core_buf_add(&head, "}", 1);

@@ -289,7 +289,7 @@ END_TEST
 
 START_TEST(a_method_or_task_type_that_is_not_computed_is_refused_by_name)
 {
-    static const char *const types[] = {"ADALORA", "PROMPT_TUNING", "VERA", "\\u0001 nonsense"};
+    static const char *const types[] = {"ADALORA", "XLORA", "VERA", "\\u0001 nonsense"};
     struct adapter a = {0};
 
     for (size_t i = 0; i < 4; i++) {
@@ -354,6 +354,37 @@ START_TEST(a_prefix_interleaves_keys_and_values_and_shifts_positions)
     delta_free(d);
     put_config(&a, "PREFIX_TUNING", "\"num_virtual_tokens\": 6");
     refused(&a, CORE_E_ADAPTER_MISMATCH, "prompt_embeddings: got [5, 240]");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(a_file_of_several_tasks_asks_for_the_task)
+{
+    const struct made t[] = {{.name = "prefix_task_cols", .d0 = 2, .d1 = 3, .d2 = 1, .base = 2},
+                             {.name = "prefix_task_rows", .d0 = 2, .d1 = 1, .d2 = 40, .base = 1},
+                             {.name = "prompt_embeddings", .d0 = 3, .d1 = 40},
+                             {.name = "base_model.classifier.weight", .d0 = 3, .d1 = 40},
+                             {0}};
+    static const char *const bad[] = {"{}", "{\"task_id\": 2}", "{\"task_id\": -1}",
+                                      "{\"task_id\": 1.5}"};
+    struct adapter a = {0};
+    struct delta *d;
+
+    make(&a, "MULTITASK_PROMPT_TUNING", "\"num_virtual_tokens\": 3", t);
+    refused(&a, CORE_E_ADAPTER_INVALID, "the adapter holds 2 tasks");
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        put_text(&a, "task.json", bad[i]);
+        refused(&a, CORE_E_ADAPTER_INVALID, "task_id");
+    }
+    put_text(&a, "task.json", "{\"task_id\": 1}");
+    d = compile(&a);
+    ck_assert_uint_eq(d->n_soft, 3);
+    ck_assert_float_eq_tol(delta_embed(d, site_make(0, SITE_EMBED_TOKENS))->soft[40 + 7],
+                           made_value(&t[2], 47) * made_value(&t[0], 4) * made_value(&t[1], 47),
+                           1e-5f);
+    delta_free(d);
+    make(&a, "LORA", "", pair);
+    refused(&a, CORE_E_ADAPTER_INVALID, "task_id has no use");
     drop_adapter(&a);
 }
 END_TEST
@@ -571,6 +602,7 @@ Suite *read_peft_suite(void)
                         sizeof(options) / sizeof(options[0]));
     tcase_add_test(t, a_method_or_task_type_that_is_not_computed_is_refused_by_name);
     tcase_add_test(t, ia3_vectors_scale_inputs_or_outputs_by_their_shape);
+    tcase_add_test(t, a_file_of_several_tasks_asks_for_the_task);
     tcase_add_test(t, a_prefix_interleaves_keys_and_values_and_shifts_positions);
     tcase_add_test(t, a_trained_norm_keeps_what_it_does_not_replace);
     tcase_add_loop_test(t, a_mistake_is_refused_with_the_tensor_named, 0,

@@ -34,6 +34,13 @@ static void open_llama(void)
     open_all("tests/golden/bases/llama", &opt);
 }
 
+static void open_gpt2(void)
+{
+    const struct engine_options opt = {.n_threads = 2, .kv_bytes = 1 << 20};
+
+    open_all("tests/golden/bases/gpt2", &opt);
+}
+
 /* A step holds one longest input and no more. */
 static void open_bert(void)
 {
@@ -406,6 +413,36 @@ START_TEST(an_input_put_back_in_its_middle_is_pooled_the_same)
 }
 END_TEST
 
+START_TEST(virtual_tokens_take_room_and_are_counted_nowhere)
+{
+    struct seen s = SEEN_INIT;
+    struct engine_stats stats;
+    struct engine_input in = input(1);
+    struct engine_job *job = NULL;
+    struct delta *d = NULL;
+    struct core_err err = {0};
+    const struct engine_callbacks cb = {.token = on_token, .done = on_done};
+
+    ck_assert_msg(golden_compile(model, "gpt2-peft-prompt", &d, &err) == 0, "%s", err.msg);
+    ck_assert_uint_eq(d->n_soft, 5);
+    in.delta = d;
+    in.max_tokens = engine_context_max(engine) - 9;
+    ck_assert_int_eq(engine_job_new(&job, engine, &in, &cb, &s, NULL), CORE_E_INPUT_TOO_LONG);
+    in.max_tokens = 6;
+    in.sampling.repetition_penalty = 1.5f;
+    job = new_job(&in, &s);
+    ck_assert_uint_eq(engine_job_n_prompt(job), 5);
+    ck_assert_int_eq(engine_submit(engine, &job, 1, NULL), 0);
+    wait_done(&s, 1);
+    ck_assert_int_eq(s.n_tokens, 6);
+    engine_stats(engine, &stats);
+    ck_assert_uint_eq(stats.n_prompt_tokens, 5);
+    ck_assert_uint_eq(stats.n_completion_tokens, 6);
+    engine_job_free(job);
+    delta_free(d);
+}
+END_TEST
+
 enum { N_TWINS = 5, N_TWIN_TOKENS = 40 };
 
 static struct engine_input twin_input(const int32_t *tokens, unsigned i)
@@ -694,6 +731,32 @@ START_TEST(top_k_top_p_and_min_p_leave_out_what_they_say)
 }
 END_TEST
 
+START_TEST(repetition_penalty_passes_over_virtual_tokens)
+{
+    int32_t ids[] = {-1, -2, 3};
+    float logits[VOCAB];
+    struct engine_sampler s = {0};
+    struct kern_table k;
+    struct engine_job job = {
+        .n_prompt = 3, .in = {.sampling = {.repetition_penalty = 2.0f}}, .n_soft = 2, .ids = ids};
+    uint32_t *seen;
+
+    kern_table_init(&k, kern_cpu_levels());
+    ck_assert_int_eq(engine__sampler_init(&s, VOCAB, NULL), 0);
+    seen = s.seen;
+    s.seen = calloc(VOCAB + 2, sizeof(*s.seen));
+    s.seen += 2;
+    fill_logits(logits);
+    engine__sample(&s, &k, &job, logits);
+    ck_assert_uint_eq(s.seen[3], s.stamp);
+    ck_assert_uint_eq(s.seen[-1], 0);
+    ck_assert_uint_eq(s.seen[-2], 0);
+    free(s.seen - 2);
+    s.seen = seen;
+    engine__sampler_release(&s);
+}
+END_TEST
+
 START_TEST(repetition_penalty_counts_each_token_once)
 {
     int32_t ids[] = {7, 7, 7, 9};
@@ -749,7 +812,7 @@ Suite *engine_suite(void)
 {
     Suite *s = suite_create("engine");
     TCase *q = tcase_create("queue"), *p = tcase_create("sampling");
-    TCase *n = tcase_create("an encoder");
+    TCase *n = tcase_create("an encoder"), *v = tcase_create("virtual tokens");
 
     tcase_add_checked_fixture(q, open_llama, close_all);
     tcase_add_test(q, inputs_that_cannot_run_are_refused_with_their_code);
@@ -771,8 +834,12 @@ Suite *engine_suite(void)
     tcase_add_checked_fixture(n, open_bert, close_all);
     tcase_add_test(n, a_long_input_of_an_encoder_keeps_its_place_before_short_ones);
     suite_add_tcase(s, n);
+    tcase_add_checked_fixture(v, open_gpt2, close_all);
+    tcase_add_test(v, virtual_tokens_take_room_and_are_counted_nowhere);
+    suite_add_tcase(s, v);
     tcase_add_test(p, draws_follow_the_softmax_of_the_temperature);
     tcase_add_test(p, top_k_top_p_and_min_p_leave_out_what_they_say);
+    tcase_add_test(p, repetition_penalty_passes_over_virtual_tokens);
     tcase_add_test(p, repetition_penalty_counts_each_token_once);
     tcase_add_test(p, logprobs_are_those_of_the_raw_logits_in_descending_order);
     suite_add_tcase(s, p);
