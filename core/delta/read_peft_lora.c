@@ -3,7 +3,10 @@
  *
  * y += s (B (A x) + b_B) with s = alpha / r, or alpha / sqrt(r) under rslora. The rank
  * is A's row count; alpha and rank may differ by module, through alpha_pattern and
- * rank_pattern, whose keys are regular expressions over module paths. */
+ * rank_pattern, whose keys are regular expressions over module paths.
+ *
+ * With a magnitude m beside the pair (DoRA, Liu et al. 2024): y = g (*) (W x + s B (A x)) + b,
+ * g = m / |W + s B A|, the norm of each row; of an embedding, of each of its columns. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +16,7 @@
 struct lora {
     struct delta__by_module alpha, rank;
     bool has_rank; /* the file says ranks; without, the tensors' */
-    bool is_rslora;
+    bool is_rslora, is_dora;
 };
 
 /* s of the module at path, whose A is t. */
@@ -40,6 +43,98 @@ static int scale_of(struct delta_builder *b, const struct lora *l, const char *p
     return 0;
 }
 
+/* ---- DoRA ---------------------------------------------------------------------- */
+
+/* Sums of squares of the rows of W + s B A [n_out, n_in]. */
+static int row_norms(struct delta_builder *b, const struct delta__place *p, const float *A,
+                     const float *B, size_t rank, float s, double *sum)
+{
+    float *w = delta__scratch(b, p->n_in, sizeof(*w));
+    size_t n_in, n_out;
+
+    if (!w)
+        return CORE_E_NOMEM;
+    for (unsigned i = 0; i < p->mod.n_parts; i++) {
+        model_site_dims(b->m, p->mod.site[i], &n_in, &n_out);
+        for (size_t r = 0; r < n_out; r++) {
+            const size_t o = p->mod.row0[i] + r;
+
+            model_weight_row(b->m, p->mod.site[i], r, w);
+            for (size_t k = 0; k < rank; k++)
+                for (size_t j = 0; j < n_in; j++)
+                    w[j] += s * B[o * rank + k] * A[k * n_in + j];
+            for (size_t j = 0; j < n_in; j++)
+                sum[o] += (double)w[j] * (double)w[j];
+        }
+    }
+    return 0;
+}
+
+/* The same for the columns of an embedding's table + s (B A)^T [n_in, n_out]. */
+static int column_norms(struct delta_builder *b, const struct delta__place *p, const float *A,
+                        const float *B, size_t rank, float s, double *sum)
+{
+    float *w = delta__scratch(b, p->n_out, sizeof(*w));
+
+    if (!w)
+        return CORE_E_NOMEM;
+    for (size_t t = 0; t < p->n_in; t++) {
+        model_weight_row(b->m, p->site, t, w);
+        for (size_t o = 0; o < p->n_out; o++) {
+            for (size_t k = 0; k < rank; k++)
+                w[o] += s * B[o * rank + k] * A[k * p->n_in + t];
+            sum[o] += (double)w[o] * (double)w[o];
+        }
+    }
+    return 0;
+}
+
+/* SCALE by g, and B's rows multiplied by it in in->up. */
+static int add_magnitude(struct delta_builder *b, const struct delta__place *p,
+                         const struct tensor *magnitude, struct delta__lowrank *in)
+{
+    const bool is_table = site_kind_class(site_kind_of(p->site)) == SITE_CLASS_EMBED;
+    const size_t rank = in->down->dim[0];
+    const float *A, *B, *m;
+    double *sum = delta__scratch(b, p->n_out, sizeof(*sum));
+    float *g = delta__scratch(b, p->n_out, sizeof(*g)), *up;
+    int rc = sum && g ? delta__expect(b, in->down, 2, rank, p->n_in) : CORE_E_NOMEM;
+
+    if (rc == 0)
+        rc = delta__expect(b, in->up, 2, p->n_out, rank);
+    if (rc == 0)
+        rc = delta__expect(b, magnitude, 1, p->n_out, 0);
+    if (rc == 0 && (in->up_bias || !model_has_weight(b->m, p->site)))
+        rc = core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, magnitude->name,
+                                "tensor %s: DoRA with a bias of B, or where the base has no "
+                                "weight, is not computed",
+                                magnitude->name);
+    if (rc == 0)
+        rc = delta__floats(b, in->down, &A);
+    if (rc == 0)
+        rc = delta__floats(b, in->up, &B);
+    if (rc == 0)
+        rc = delta__floats(b, magnitude, &m);
+    if (rc == 0)
+        rc = (is_table ? column_norms : row_norms)(b, p, A, B, rank, in->scale, sum);
+    if (rc < 0)
+        return rc;
+    in->up = delta__computed(b, in->up, p->n_out, rank, &up);
+    if (!in->up)
+        return CORE_E_NOMEM;
+    for (size_t o = 0; o < p->n_out; o++) {
+        g[o] = (float)((double)m[o] / sqrt(sum[o]));
+        if (!isfinite(g[o]))
+            return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, magnitude->name,
+                                      "tensor %s: the norm of output %zu is 0", magnitude->name, o);
+        for (size_t k = 0; k < rank; k++)
+            up[o * rank + k] = g[o] * B[o * rank + k];
+    }
+    return delta__add_scale(b, p, g, DELTA__SCALE_PRE);
+}
+
+/* ---- pairs --------------------------------------------------------------------- */
+
 /* Names of a pair and of B's bias, after the module's path. */
 struct pair_name {
     const char *a, *b, *b_bias; /* b_bias may be NULL */
@@ -58,6 +153,7 @@ static int add_module(struct delta_builder *b, const struct lora *l, const struc
         .up = delta__find(b, t->name, n, pair->b),
         .up_bias = pair->b_bias ? delta__find(b, t->name, n, pair->b_bias) : NULL,
     };
+    const struct tensor *magnitude = delta__find(b, t->name, n, ".lora_magnitude_vector");
     struct delta__place p;
     int rc;
 
@@ -69,6 +165,11 @@ static int add_module(struct delta_builder *b, const struct lora *l, const struc
         rc = delta__misfit(b, t, "[rank, inputs] with a rank of 1 or more");
     if (rc == 0)
         rc = scale_of(b, l, t->name + n_prefix, n - n_prefix, t, &in.scale);
+    if (rc == 0 && magnitude)
+        rc = add_magnitude(b, &p, magnitude, &in);
+    if (rc == 0 && l->is_dora && !magnitude)
+        rc = core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, t->name,
+                                "tensor %s stands without its lora_magnitude_vector", t->name);
     return rc < 0 ? rc : delta__add_lowrank(b, &p, &in);
 }
 
@@ -79,7 +180,6 @@ static int add_module(struct delta_builder *b, const struct lora *l, const struc
 static int refuse_options(struct delta_builder *b, const json_t *config)
 {
     static const char *const option[] = {
-        "use_dora",
         "layer_replication",
         "target_parameters",
         "use_qalora",
@@ -152,6 +252,8 @@ static int read_numbers(struct delta_builder *b, const json_t *config, struct lo
         rc = delta__json_number(b, config, "r", 0, &l->rank.dflt);
     if (rc == 0)
         rc = delta__json_bool(b, config, "use_rslora", false, &l->is_rslora);
+    if (rc == 0)
+        rc = delta__json_bool(b, config, "use_dora", false, &l->is_dora);
     l->has_rank = json_is_number(json_object_get(config, "r"));
     if (rc == 0)
         rc = delta__by_module_read(b, config, &l->alpha);

@@ -214,20 +214,42 @@ START_TEST(a_pair_on_the_word_embeddings_is_gathered_by_token)
 }
 END_TEST
 
+/* g = m / |W + s B A| with W the base's: without the pair's change, m scales rows of W. */
+START_TEST(dora_divides_by_the_norm_of_the_changed_rows)
+{
+    const float zero[40 * 4] = {0};
+    const struct made t[] = {pair[0],
+                             {.name = QUERY ".lora_B.weight", .d0 = 40, .d1 = 4, .value = zero},
+                             {.name = QUERY ".lora_magnitude_vector", .d0 = 40, .base = 1},
+                             pair[2],
+                             pair[3],
+                             {0}};
+    const site_id query = site_make(0, SITE_Q);
+    struct adapter a = {0};
+    struct delta *d;
+    float row[40];
+    double sum = 0;
+
+    make(&a, "LORA", "\"use_dora\": true, \"r\": 4", t);
+    d = compile(&a);
+    model_weight_row(fixture_model, query, 3, row);
+    for (int i = 0; i < 40; i++)
+        sum += (double)row[i] * (double)row[i];
+    ck_assert_float_eq_tol(delta_linear(d, query)->scale_pre[3], 1.03f / sqrtf((float)sum), 1e-5f);
+    delta_free(d);
+    make(&a, "LORA", "\"use_dora\": true, \"r\": 4", pair);
+    refused(&a, CORE_E_ADAPTER_INVALID, "stands without its lora_magnitude_vector");
+    drop_adapter(&a);
+}
+END_TEST
+
 static const char *const options[] = {
-    "\"use_dora\": true",
-    "\"layer_replication\": [[0, 2]]",
-    "\"target_parameters\": [\"w\"]",
-    "\"alora_invocation_tokens\": [5]",
-    "\"use_qalora\": true",
-    "\"use_bdlora\": {\"nblocks\": 2}",
-    "\"trainable_token_indices\": [1]",
-    "\"arrow_config\": {\"top_k\": 1}",
-    "\"kasa_config\": {\"beta\": 1}",
-    "\"megatron_config\": {\"x\": 1}",
-    "\"init_lora_weights\": \"pissa_niter_4\"",
-    "\"init_lora_weights\": \"olora\"",
-    "\"init_lora_weights\": \"corda\"",
+    "\"layer_replication\": [[0, 2]]",  "\"target_parameters\": [\"w\"]",
+    "\"alora_invocation_tokens\": [5]", "\"use_qalora\": true",
+    "\"use_bdlora\": {\"nblocks\": 2}", "\"trainable_token_indices\": [1]",
+    "\"arrow_config\": {\"top_k\": 1}", "\"kasa_config\": {\"beta\": 1}",
+    "\"megatron_config\": {\"x\": 1}",  "\"init_lora_weights\": \"pissa_niter_4\"",
+    "\"init_lora_weights\": \"olora\"", "\"init_lora_weights\": \"corda\"",
     "\"init_lora_weights\": \"loftq\"",
 };
 
@@ -602,6 +624,7 @@ Suite *read_peft_suite(void)
                         sizeof(options) / sizeof(options[0]));
     tcase_add_test(t, a_method_or_task_type_that_is_not_computed_is_refused_by_name);
     tcase_add_test(t, ia3_vectors_scale_inputs_or_outputs_by_their_shape);
+    tcase_add_test(t, dora_divides_by_the_norm_of_the_changed_rows);
     tcase_add_test(t, a_file_of_several_tasks_asks_for_the_task);
     tcase_add_test(t, a_prefix_interleaves_keys_and_values_and_shifts_positions);
     tcase_add_test(t, a_trained_norm_keeps_what_it_does_not_replace);
