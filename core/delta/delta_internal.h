@@ -14,6 +14,7 @@ int delta__read_task(struct delta_builder *b);
 /* PEFT's methods: peft_type, the name in programs and of the reader, and what stands before
  * parameters under the model's own names. Each has a file of its own or of its family. */
 #define DELTA_PEFT_MAP(X)                                       \
+    X(ADALORA, adalora, "base_model.model.")                    \
     X(IA3, ia3, "base_model.model.")                            \
     X(LN_TUNING, ln, "base_model.model.")                       \
     X(LORA, lora, "base_model.model.")                          \

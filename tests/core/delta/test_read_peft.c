@@ -243,6 +243,32 @@ START_TEST(dora_divides_by_the_norm_of_the_changed_rows)
 }
 END_TEST
 
+/* init_r divides, not what is left of it; a module of rank 0 is cut away. */
+START_TEST(adalora_multiplies_by_its_singular_values)
+{
+    const struct made t[] = {{.name = QUERY ".lora_A", .d0 = 4, .d1 = 40, .base = 0.1f},
+                             {.name = QUERY ".lora_B", .d0 = 40, .d1 = 4},
+                             {.name = QUERY ".lora_E", .d0 = 4, .d1 = 1, .base = 2},
+                             pair[2],
+                             pair[3],
+                             {0}};
+    struct adapter a = {0};
+    struct delta *d;
+    const struct delta_lowrank *l;
+
+    make(&a, "ADALORA", "\"lora_alpha\": 24, \"init_r\": 12", t);
+    d = compile(&a);
+    l = delta_linear(d, site_make(0, SITE_Q))->lowrank;
+    ck_assert_float_eq_tol(l->scale, 2.0f, 1e-5f);
+    ck_assert_float_eq_tol(((const float *)l->down.data)[2 * 40 + 5],
+                           made_value(&t[2], 2) * made_value(&t[0], 85), 1e-6f);
+    delta_free(d);
+    make(&a, "ADALORA", "", pair);
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "is left over");
+    drop_adapter(&a);
+}
+END_TEST
+
 static const char *const options[] = {
     "\"layer_replication\": [[0, 2]]",  "\"target_parameters\": [\"w\"]",
     "\"alora_invocation_tokens\": [5]", "\"use_qalora\": true",
@@ -311,7 +337,7 @@ END_TEST
 
 START_TEST(a_method_or_task_type_that_is_not_computed_is_refused_by_name)
 {
-    static const char *const types[] = {"ADALORA", "XLORA", "VERA", "\\u0001 nonsense"};
+    static const char *const types[] = {"LOHA", "XLORA", "VERA", "\\u0001 nonsense"};
     struct adapter a = {0};
 
     for (size_t i = 0; i < 4; i++) {
@@ -625,6 +651,7 @@ Suite *read_peft_suite(void)
     tcase_add_test(t, a_method_or_task_type_that_is_not_computed_is_refused_by_name);
     tcase_add_test(t, ia3_vectors_scale_inputs_or_outputs_by_their_shape);
     tcase_add_test(t, dora_divides_by_the_norm_of_the_changed_rows);
+    tcase_add_test(t, adalora_multiplies_by_its_singular_values);
     tcase_add_test(t, a_file_of_several_tasks_asks_for_the_task);
     tcase_add_test(t, a_prefix_interleaves_keys_and_values_and_shifts_positions);
     tcase_add_test(t, a_trained_norm_keeps_what_it_does_not_replace);
