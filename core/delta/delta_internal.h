@@ -21,7 +21,8 @@ int delta__read_task(struct delta_builder *b);
     X(MULTITASK_PROMPT_TUNING, multitask_prompt, "base_model.") \
     X(P_TUNING, p_tuning, "base_model.")                        \
     X(PREFIX_TUNING, prefix, "base_model.")                     \
-    X(PROMPT_TUNING, prompt, "base_model.")
+    X(PROMPT_TUNING, prompt, "base_model.")                     \
+    X(TRAINABLE_TOKENS, trainable_tokens, "base_model.model.")
 #define X(type, method, prefix) \
     int delta__peft_##method(struct delta_builder *b, const json_t *config);
 DELTA_PEFT_MAP(X)
@@ -52,6 +53,10 @@ const struct tensor *delta__beside(const struct delta_builder *b, const struct d
                                    const char *suffix);
 int delta__beside_must(struct delta_builder *b, const struct delta__module *m, const char *suffix,
                        const struct tensor **out);
+
+/* Replaced rows of a token embedding, whose numbers `id` lists (a JSON list); a tied output
+ * head follows. m was found by their tensor [n, width]. */
+int delta__token_rows(struct delta_builder *b, const struct delta__module *m, const json_t *id);
 
 /* A number that differs by module (peft_patterns.c): of the first pattern in the
  * configuration's object `name` that matches the module's path, else dflt. */

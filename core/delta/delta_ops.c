@@ -328,7 +328,9 @@ int delta__add_sparse(struct delta_builder *b, const struct delta__place *p,
 int delta__add_rowset(struct delta_builder *b, const struct delta__place *p, const uint32_t *id,
                       const float *row, size_t n)
 {
-    int rc = check_class(b, p, DELTA_ROWSET, SITE_CLASS_LINEAR, SITE_CLASS_EMBED);
+    const bool is_head = site_kind_of(p->site) == SITE_LM_HEAD;
+    const int rc = check_class(b, p, DELTA_ROWSET, SITE_CLASS_EMBED,
+                               is_head ? SITE_CLASS_LINEAR : SITE_CLASS_EMBED);
     struct delta__op *op = rc == 0 ? delta__push_op(b, DELTA_ROWSET, p->site) : NULL;
 
     if (rc < 0)

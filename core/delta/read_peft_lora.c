@@ -180,16 +180,9 @@ static int add_module(struct delta_builder *b, const struct lora *l, const struc
 static int refuse_options(struct delta_builder *b, const json_t *config)
 {
     static const char *const option[] = {
-        "layer_replication",
-        "target_parameters",
-        "use_qalora",
-        "use_bdlora",
-        "alora_invocation_tokens",
-        "arrow_config",
-        "kasa_config",
-        "megatron_config",
-        "trainable_token_indices",
-        NULL,
+        "layer_replication", "target_parameters",       "use_qalora",
+        "use_bdlora",        "alora_invocation_tokens", "arrow_config",
+        "kasa_config",       "megatron_config",         NULL,
     };
     static const char *const harmless[] = {"gaussian", "eva", "orthogonal", "mica"};
     const json_t *init = json_object_get(config, "init_lora_weights");
@@ -260,6 +253,33 @@ static int read_numbers(struct delta_builder *b, const json_t *config, struct lo
     return rc < 0 ? rc : delta__by_module_read(b, config, &l->rank);
 }
 
+/* ---- trained tokens -------------------------------------------------------------- */
+
+/* trainable_token_indices: a list, of the input embedding, or lists by the end of a module's
+ * path. */
+static int read_tokens(struct delta_builder *b, const struct delta__module *m, const void *config)
+{
+    json_t *said = json_object_get(config, "trainable_token_indices");
+    const json_t *id = json_is_array(said) ? said : NULL;
+    const char *key;
+    json_t *v;
+
+    json_object_foreach(said, key, v)
+    {
+        const size_t n = strlen(key);
+
+        if (n <= m->n_path && memcmp(m->path + m->n_path - n, key, n) == 0 &&
+            (n == m->n_path || m->path[m->n_path - n - 1] == '.'))
+            id = v;
+    }
+    if (!json_is_array(id))
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "trainable_token_indices",
+                                  "trainable_token_indices: expected a list of the tokens of "
+                                  "tensor %s",
+                                  m->p.t->name);
+    return delta__token_rows(b, m, id);
+}
+
 int delta__peft_lora(struct delta_builder *b, const json_t *config)
 {
     static const struct pair_name pair[] = {
@@ -285,6 +305,8 @@ int delta__peft_lora(struct delta_builder *b, const json_t *config)
                 rc = add_module(b, &l, &pair[k], t, n_name - n);
         }
     }
+    if (rc == 0)
+        rc = delta__each_module(b, ".token_adapter.trainable_tokens_delta", read_tokens, config);
     if (rc == 0)
         take_training_state(b);
     delta__by_module_release(&l.alpha);

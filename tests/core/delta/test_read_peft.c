@@ -269,14 +269,58 @@ START_TEST(adalora_multiplies_by_its_singular_values)
 }
 END_TEST
 
+#define TOKENS ".token_adapter.trainable_tokens_delta"
+START_TEST(trained_tokens_replace_rows_in_order_of_their_ids)
+{
+    const struct made t[] = {{.name = EMBEDDINGS TOKENS, .d0 = 2, .d1 = 40, .base = 3},
+                             pair[0],
+                             pair[1],
+                             pair[2],
+                             pair[3],
+                             {0}};
+    static const char *const said[] = {
+        "\"trainable_token_indices\": [90, 7]",
+        "\"trainable_token_indices\": {\"x\": [1], \"word_embeddings\": [90, 7]}",
+    };
+    static const char *const bad[] = {
+        "\"trainable_token_indices\": [90, 90]",
+        "\"trainable_token_indices\": [90, 100000]",
+        "\"trainable_token_indices\": [90, -1]",
+        "\"trainable_token_indices\": [90, \"7\"]",
+        "\"trainable_token_indices\": {\"embeddings\": [90, 7]}",
+    };
+    struct adapter a = {0};
+
+    for (size_t i = 0; i < 2; i++) {
+        const struct delta_rowset *r;
+        struct delta *d;
+
+        make(&a, "LORA", said[i], t);
+        d = compile(&a);
+        r = delta_embed(d, site_make(0, SITE_EMBED_TOKENS))->rowset;
+        ck_assert_uint_eq(r->n, 2);
+        ck_assert_uint_eq(r->id[0], 7);
+        ck_assert_uint_eq(r->id[1], 90);
+        ck_assert(r->row[5] == made_value(&t[0], 45));
+        ck_assert(r->row[45] == made_value(&t[0], 5));
+        delta_free(d);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        make(&a, "LORA", bad[i], t);
+        refused(&a, i == 1 || i == 2 || i == 3 ? CORE_E_ADAPTER_MISMATCH : CORE_E_ADAPTER_INVALID,
+                "token_indices");
+    }
+    drop_adapter(&a);
+}
+END_TEST
+
 static const char *const options[] = {
-    "\"layer_replication\": [[0, 2]]",  "\"target_parameters\": [\"w\"]",
-    "\"alora_invocation_tokens\": [5]", "\"use_qalora\": true",
-    "\"use_bdlora\": {\"nblocks\": 2}", "\"trainable_token_indices\": [1]",
-    "\"arrow_config\": {\"top_k\": 1}", "\"kasa_config\": {\"beta\": 1}",
-    "\"megatron_config\": {\"x\": 1}",  "\"init_lora_weights\": \"pissa_niter_4\"",
-    "\"init_lora_weights\": \"olora\"", "\"init_lora_weights\": \"corda\"",
-    "\"init_lora_weights\": \"loftq\"",
+    "\"layer_replication\": [[0, 2]]",          "\"target_parameters\": [\"w\"]",
+    "\"alora_invocation_tokens\": [5]",         "\"use_qalora\": true",
+    "\"use_bdlora\": {\"nblocks\": 2}",         "\"arrow_config\": {\"top_k\": 1}",
+    "\"kasa_config\": {\"beta\": 1}",           "\"megatron_config\": {\"x\": 1}",
+    "\"init_lora_weights\": \"pissa_niter_4\"", "\"init_lora_weights\": \"olora\"",
+    "\"init_lora_weights\": \"corda\"",         "\"init_lora_weights\": \"loftq\"",
 };
 
 START_TEST(an_option_that_is_not_computed_is_refused_by_name)
@@ -502,12 +546,6 @@ static const struct {
        .d1 = 40}},
      CORE_E_ADAPTER_UNSUPPORTED,
      "word_embeddings.base_layer.weight is left over"},
-    {{{.name = "base_model.model.bert.embeddings.word_embeddings.token_adapter."
-               "trainable_tokens_delta",
-       .d0 = 2,
-       .d1 = 40}},
-     CORE_E_ADAPTER_UNSUPPORTED,
-     "trainable_tokens_delta is left over"},
     {{{.name = QUERY ".lora_magnitude_vector", .d0 = 40}},
      CORE_E_ADAPTER_UNSUPPORTED,
      "lora_magnitude_vector is left over"},
@@ -652,6 +690,7 @@ Suite *read_peft_suite(void)
     tcase_add_test(t, ia3_vectors_scale_inputs_or_outputs_by_their_shape);
     tcase_add_test(t, dora_divides_by_the_norm_of_the_changed_rows);
     tcase_add_test(t, adalora_multiplies_by_its_singular_values);
+    tcase_add_test(t, trained_tokens_replace_rows_in_order_of_their_ids);
     tcase_add_test(t, a_file_of_several_tasks_asks_for_the_task);
     tcase_add_test(t, a_prefix_interleaves_keys_and_values_and_shifts_positions);
     tcase_add_test(t, a_trained_norm_keeps_what_it_does_not_replace);
