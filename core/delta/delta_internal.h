@@ -15,13 +15,18 @@ int delta__read_task(struct delta_builder *b);
  * parameters under the model's own names. Each has a file of its own or of its family. */
 #define DELTA_PEFT_MAP(X)                                       \
     X(ADALORA, adalora, "base_model.model.")                    \
+    X(BOFT, boft, "base_model.model.")                          \
+    X(HRA, hra, "base_model.model.")                            \
     X(IA3, ia3, "base_model.model.")                            \
     X(LN_TUNING, ln, "base_model.model.")                       \
+    X(LOHA, loha, "base_model.model.")                          \
+    X(LOKR, lokr, "base_model.model.")                          \
     X(LORA, lora, "base_model.model.")                          \
     X(MULTITASK_PROMPT_TUNING, multitask_prompt, "base_model.") \
-    X(P_TUNING, p_tuning, "base_model.")                        \
+    X(OFT, oft, "base_model.model.")                            \
     X(PREFIX_TUNING, prefix, "base_model.")                     \
     X(PROMPT_TUNING, prompt, "base_model.")                     \
+    X(P_TUNING, p_tuning, "base_model.")                        \
     X(TRAINABLE_TOKENS, trainable_tokens, "base_model.model.")
 #define X(type, method, prefix) \
     int delta__peft_##method(struct delta_builder *b, const json_t *config);

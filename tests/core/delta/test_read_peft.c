@@ -314,6 +314,58 @@ START_TEST(trained_tokens_replace_rows_in_order_of_their_ids)
 }
 END_TEST
 
+/* W' = W + s (w1_a w1_b) (*) (w2_a w2_b) as a weight of the task's own. */
+START_TEST(a_changed_weight_is_packed_and_counted)
+{
+    const struct made t[] = {{.name = QUERY ".hada_w1_a", .d0 = 40, .d1 = 2},
+                             {.name = QUERY ".hada_w1_b", .d0 = 2, .d1 = 40},
+                             {.name = QUERY ".hada_w2_a", .d0 = 40, .d1 = 2},
+                             {.name = QUERY ".hada_w2_b", .d0 = 2, .d1 = 40},
+                             head[0],
+                             head[1],
+                             {0}};
+    const struct delta_linear *l;
+    struct adapter a = {0};
+    struct delta *d;
+
+    make(&a, "LOHA", "\"r\": 2", t);
+    d = compile(&a);
+    l = delta_linear(d, site_make(0, SITE_Q));
+    ck_assert_uint_eq(gemm_n_out(l->w), 40);
+    ck_assert_uint_eq(gemm_n_in(l->w), 40);
+    ck_assert_uint_gt(d->n_bytes, gemm_weight_bytes(l->w));
+    ck_assert_str_eq(d->line[0].detail, "own weight");
+    delta_free(d);
+    make(&a, "LOHA", "\"r\": 0", t);
+    refused(&a, CORE_E_ADAPTER_INVALID, "the scale is not finite");
+    drop_adapter(&a);
+}
+END_TEST
+
+/* A few bytes of a file may ask for many of memory. */
+START_TEST(own_weights_of_more_than_half_the_base_are_refused)
+{
+    static const struct {
+        const char *path;
+        size_t n_in, n_out;
+    } module[] = {{"attention.self.query", 40, 40}, {"attention.self.key", 40, 40},
+                  {"attention.self.value", 40, 40}, {"attention.output.dense", 40, 40},
+                  {"intermediate.dense", 40, 90},   {"output.dense", 90, 40}};
+    struct made t[3 * 6 + 3] = {head[0], head[1]};
+    char name[18][96];
+    struct adapter a = {0};
+
+    for (size_t i = 0; i < 18; i++) {
+        snprintf(name[i], sizeof(name[i]), "base_model.model.bert.encoder.layer.%zu.%s.hra_u",
+                 i / 6, module[i % 6].path);
+        t[i + 2] = (struct made){.name = name[i], .d0 = module[i % 6].n_in, .d1 = 1, .base = 1};
+    }
+    make(&a, "HRA", "", t);
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "than half of the base");
+    drop_adapter(&a);
+}
+END_TEST
+
 static const char *const options[] = {
     "\"layer_replication\": [[0, 2]]",          "\"target_parameters\": [\"w\"]",
     "\"alora_invocation_tokens\": [5]",         "\"use_qalora\": true",
@@ -381,7 +433,7 @@ END_TEST
 
 START_TEST(a_method_or_task_type_that_is_not_computed_is_refused_by_name)
 {
-    static const char *const types[] = {"LOHA", "XLORA", "VERA", "\\u0001 nonsense"};
+    static const char *const types[] = {"LILY", "XLORA", "VERA", "\\u0001 nonsense"};
     struct adapter a = {0};
 
     for (size_t i = 0; i < 4; i++) {
@@ -691,6 +743,8 @@ Suite *read_peft_suite(void)
     tcase_add_test(t, dora_divides_by_the_norm_of_the_changed_rows);
     tcase_add_test(t, adalora_multiplies_by_its_singular_values);
     tcase_add_test(t, trained_tokens_replace_rows_in_order_of_their_ids);
+    tcase_add_test(t, a_changed_weight_is_packed_and_counted);
+    tcase_add_test(t, own_weights_of_more_than_half_the_base_are_refused);
     tcase_add_test(t, a_file_of_several_tasks_asks_for_the_task);
     tcase_add_test(t, a_prefix_interleaves_keys_and_values_and_shifts_positions);
     tcase_add_test(t, a_trained_norm_keeps_what_it_does_not_replace);

@@ -1,0 +1,157 @@
+/* core/delta/read_peft_kronecker.c - LoHa and LoKr (LyCORIS): products of small matrices that
+ * are not of low rank. s = alpha / r; alpha may differ by module.
+ *
+ *   LOHA  W' = W + s (w1_a w1_b) (*) (w2_a w2_b)      (Hyeon-Woo et al. 2022)
+ *   LOKR  W' = W + s kron(w1, w2), each whole or a product w_a w_b */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/delta/delta_internal.h"
+
+struct scale {
+    struct delta__by_module alpha, rank;
+};
+
+static int read_scale(struct delta_builder *b, const json_t *config, struct scale *s)
+{
+    int rc = delta__json_number(b, config, "alpha", 8, &s->alpha.dflt);
+
+    if (rc == 0)
+        rc = delta__json_number(b, config, "r", 8, &s->rank.dflt);
+    if (rc == 0)
+        rc = delta__by_module_read(b, config, &s->alpha);
+    return rc < 0 ? rc : delta__by_module_read(b, config, &s->rank);
+}
+
+static int scale_of(struct delta_builder *b, const struct delta__module *m, const struct scale *s,
+                    float *out)
+{
+    double alpha, rank;
+    int rc = delta__by_module_value(b, &s->alpha, m->path, m->n_path, &alpha);
+
+    if (rc == 0)
+        rc = delta__by_module_value(b, &s->rank, m->path, m->n_path, &rank);
+    if (rc == 0 && !(isfinite(alpha / rank)))
+        rc = core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "alpha",
+                                "alpha: the scale is not finite");
+    *out = rc == 0 ? (float)(alpha / rank) : 0.0f;
+    return rc;
+}
+
+/* out [n_rows, n_cols] += s a b, a [n_rows, rank], b [rank, n_cols]. */
+static void add_product(size_t n_rows, size_t rank, size_t n_cols, const float *a, const float *b,
+                        float s, float *out)
+{
+    for (size_t i = 0; i < n_rows; i++)
+        for (size_t k = 0; k < rank; k++)
+            for (size_t j = 0; j < n_cols; j++)
+                out[i * n_cols + j] += s * a[i * rank + k] * b[k * n_cols + j];
+}
+
+/* The product of the two tensors of a module, [n_rows, n_cols] in scratch memory; a whole
+ * one, if there is such a tensor. *n_rows and *n_cols 0: of any size. */
+static int factor(struct delta_builder *b, const struct delta__module *m, const char *whole,
+                  size_t *n_rows, size_t *n_cols, const float **out)
+{
+    const struct tensor *t = delta__beside(b, m, whole), *left, *right;
+    char name[32];
+    const float *x, *y;
+    float *made;
+    int rc;
+
+    if (t) {
+        if (t->n_dims != 2 || (*n_rows && !tensor_is(t, 2, *n_rows, *n_cols)))
+            return delta__misfit(b, t, "[rows, columns] that fit the module");
+        *n_rows = t->dim[0];
+        *n_cols = t->dim[1];
+        return delta__floats(b, t, out);
+    }
+    snprintf(name, sizeof(name), "%s_a", whole);
+    rc = delta__beside_must(b, m, name, &left);
+    name[strlen(name) - 1] = 'b';
+    if (rc == 0)
+        rc = delta__beside_must(b, m, name, &right);
+    if (rc < 0)
+        return rc;
+    if (left->n_dims != 2 || right->n_dims != 2 || left->dim[1] != right->dim[0] ||
+        (*n_rows && (left->dim[0] != *n_rows || right->dim[1] != *n_cols)))
+        return delta__misfit(b, right, "[rank, columns] behind [rows, rank] that fit the module");
+    *n_rows = left->dim[0];
+    *n_cols = right->dim[1];
+    rc = delta__floats(b, left, &x);
+    if (rc == 0)
+        rc = delta__floats(b, right, &y);
+    if (rc == 0 && !delta__computed(b, left, *n_rows, *n_cols, &made))
+        rc = CORE_E_NOMEM;
+    if (rc < 0)
+        return rc;
+    add_product(*n_rows, left->dim[1], *n_cols, x, y, 1.0f, made);
+    *out = made;
+    return 0;
+}
+
+static int change_loha(struct delta_builder *b, const struct delta__module *m, const void *arg,
+                       float *w)
+{
+    size_t n_rows = m->p.n_out, n_cols = m->p.n_in;
+    const float *w1, *w2;
+    float s;
+    int rc = scale_of(b, m, arg, &s);
+
+    if (rc == 0)
+        rc = factor(b, m, ".hada_w1", &n_rows, &n_cols, &w1);
+    if (rc == 0)
+        rc = factor(b, m, ".hada_w2", &n_rows, &n_cols, &w2);
+    for (size_t i = 0; rc == 0 && i < n_rows * n_cols; i++)
+        w[i] += s * w1[i] * w2[i];
+    return rc;
+}
+
+static int change_lokr(struct delta_builder *b, const struct delta__module *m, const void *arg,
+                       float *w)
+{
+    size_t n1 = 0, m1 = 0, n2 = 0, m2 = 0;
+    const float *w1, *w2;
+    float s;
+    int rc = scale_of(b, m, arg, &s);
+
+    if (rc == 0)
+        rc = factor(b, m, ".lokr_w1", &n1, &m1, &w1);
+    if (rc == 0)
+        rc = factor(b, m, ".lokr_w2", &n2, &m2, &w2);
+    if (rc < 0)
+        return rc;
+    if (n1 > m->p.n_out || m1 > m->p.n_in || n1 * n2 != m->p.n_out || m1 * m2 != m->p.n_in)
+        return delta__misfit(b, m->p.t, "factors whose Kronecker product has the module's size");
+    for (size_t i = 0; i < n1 * n2; i++)
+        for (size_t j = 0; j < m1 * m2; j++)
+            w[i * m1 * m2 + j] += s * w1[i / n2 * m1 + j / m2] * w2[i % n2 * m2 + j % m2];
+    return 0;
+}
+
+int delta__peft_loha(struct delta_builder *b, const json_t *config)
+{
+    struct scale s = {.alpha.name = "alpha_pattern", .rank.name = "rank_pattern"};
+    int rc = read_scale(b, config, &s);
+
+    if (rc == 0)
+        rc = delta__each_weight(b, ".hada_w1_a", change_loha, &s);
+    delta__by_module_release(&s.alpha);
+    delta__by_module_release(&s.rank);
+    return rc;
+}
+
+int delta__peft_lokr(struct delta_builder *b, const json_t *config)
+{
+    struct scale s = {.alpha.name = "alpha_pattern", .rank.name = "rank_pattern"};
+    int rc = read_scale(b, config, &s);
+
+    if (rc == 0)
+        rc = delta__each_weight(b, ".lokr_w1", change_lokr, &s);
+    if (rc == 0)
+        rc = delta__each_weight(b, ".lokr_w1_a", change_lokr, &s);
+    delta__by_module_release(&s.alpha);
+    delta__by_module_release(&s.rank);
+    return rc;
+}
