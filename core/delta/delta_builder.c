@@ -310,6 +310,16 @@ bool delta__place_at(struct delta_builder *b, const struct tensor *t, site_id si
     return true;
 }
 
+void delta__base_row(const struct delta_builder *b, const struct delta__place *p, size_t o,
+                     float *out)
+{
+    unsigned i = p->mod.n_parts - 1;
+
+    while (p->mod.row0[i] > o)
+        i--;
+    model_weight_row(b->m, p->mod.site[i], o - p->mod.row0[i], out);
+}
+
 /* Row `row` of part i of a stored module, as f32. */
 static void stored_row(const struct delta__place *p, unsigned i, size_t row, float *out)
 {

@@ -205,6 +205,10 @@ int delta__place(struct delta_builder *b, const struct tensor *t, const char *pa
 bool delta__place_at(struct delta_builder *b, const struct tensor *t, site_id site,
                      struct delta__place *out);
 
+/* Output `o` of a module: its row of the base's weight, [n_in]. */
+void delta__base_row(const struct delta_builder *b, const struct delta__place *p, size_t o,
+                     float *out);
+
 /* True if p->t holds exactly the values of the module's weight (then p->t is a copy that
  * the library saved and means nothing). */
 bool delta__is_base_weight(const struct delta_builder *b, const struct delta__place *p);

@@ -16,18 +16,26 @@ int delta__read_task(struct delta_builder *b);
 #define DELTA_PEFT_MAP(X)                                       \
     X(ADALORA, adalora, "base_model.model.")                    \
     X(BOFT, boft, "base_model.model.")                          \
+    X(CARTRIDGE, cartridge, "base_model.")                      \
+    X(CPT, cpt, "base_model.")                                  \
+    X(DEFT, deft, "base_model.model.")                          \
+    X(DELORA, delora, "base_model.model.")                      \
+    X(GRALORA, gralora, "base_model.model.")                    \
     X(HRA, hra, "base_model.model.")                            \
     X(IA3, ia3, "base_model.model.")                            \
     X(LN_TUNING, ln, "base_model.model.")                       \
     X(LOHA, loha, "base_model.model.")                          \
     X(LOKR, lokr, "base_model.model.")                          \
     X(LORA, lora, "base_model.model.")                          \
+    X(MISS, miss, "base_model.model.")                          \
     X(MULTITASK_PROMPT_TUNING, multitask_prompt, "base_model.") \
     X(OFT, oft, "base_model.model.")                            \
+    X(POLY, poly, "base_model.model.")                          \
     X(PREFIX_TUNING, prefix, "base_model.")                     \
     X(PROMPT_TUNING, prompt, "base_model.")                     \
     X(P_TUNING, p_tuning, "base_model.")                        \
-    X(TRAINABLE_TOKENS, trainable_tokens, "base_model.model.")
+    X(TRAINABLE_TOKENS, trainable_tokens, "base_model.model.")  \
+    X(VBLORA, vblora, "base_model.model.")
 #define X(type, method, prefix) \
     int delta__peft_##method(struct delta_builder *b, const json_t *config);
 DELTA_PEFT_MAP(X)
@@ -62,6 +70,10 @@ int delta__beside_must(struct delta_builder *b, const struct delta__module *m, c
 /* Replaced rows of a token embedding, whose numbers `id` lists (a JSON list); a tied output
  * head follows. m was found by their tensor [n, width]. */
 int delta__token_rows(struct delta_builder *b, const struct delta__module *m, const json_t *id);
+
+/* The values of a tensor of the module that must have this shape. */
+int delta__values(struct delta_builder *b, const struct delta__module *m, const char *suffix,
+                  const size_t *dim, unsigned n_dims, const float **out);
 
 /* A number that differs by module (peft_patterns.c): of the first pattern in the
  * configuration's object `name` that matches the module's path, else dflt. */

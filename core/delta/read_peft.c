@@ -207,6 +207,22 @@ const struct tensor *delta__beside(const struct delta_builder *b, const struct d
     return delta__find(b, name, (size_t)(m->path - name) + m->n_path, suffix);
 }
 
+int delta__values(struct delta_builder *b, const struct delta__module *m, const char *suffix,
+                  const size_t *dim, unsigned n_dims, const float **out)
+{
+    struct tensor want = {.n_dims = n_dims};
+    const struct tensor *t;
+    char text[96];
+    int rc = delta__beside_must(b, m, suffix, &t);
+
+    if (rc < 0)
+        return rc;
+    memcpy(want.dim, dim, n_dims * sizeof(*dim));
+    if (t->n_dims != n_dims || memcmp(t->dim, want.dim, n_dims * sizeof(*dim)) != 0)
+        return delta__misfit(b, t, tensor_shape_text(&want, text, sizeof(text)));
+    return delta__floats(b, t, out);
+}
+
 int delta__beside_must(struct delta_builder *b, const struct delta__module *m, const char *suffix,
                        const struct tensor **out)
 {

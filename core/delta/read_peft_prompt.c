@@ -64,6 +64,12 @@ int delta__peft_prefix(struct delta_builder *b, const json_t *config)
     return 0;
 }
 
+/* A prefix of which some tokens were not trained. */
+int delta__peft_cartridge(struct delta_builder *b, const json_t *config)
+{
+    return delta__peft_prefix(b, config);
+}
+
 /* ---- rows in front of the input's embeddings --------------------------------------- */
 
 /* Adds the rows; the library hands the model embeddings, not ids, so that a head that pools
@@ -100,6 +106,12 @@ int delta__peft_prompt(struct delta_builder *b, const json_t *config)
 }
 
 int delta__peft_p_tuning(struct delta_builder *b, const json_t *config)
+{
+    return delta__peft_prompt(b, config);
+}
+
+/* Context-aware prompt tuning: the file has the sum of the tokens' rows and what was learned. */
+int delta__peft_cpt(struct delta_builder *b, const json_t *config)
 {
     return delta__peft_prompt(b, config);
 }
