@@ -320,6 +320,19 @@ void delta__base_row(const struct delta_builder *b, const struct delta__place *p
     model_weight_row(b->m, p->mod.site[i], o - p->mod.row0[i], out);
 }
 
+const float *delta__base_bias(struct delta_builder *b, const struct delta__place *p)
+{
+    float *bias =
+        model_site_bias(b->m, p->site) ? delta__scratch(b, p->n_out, sizeof(*bias)) : NULL;
+    size_t n_in, n_out;
+
+    for (unsigned i = 0; bias && i < p->mod.n_parts; i++)
+        if (model_site_dims(b->m, p->mod.site[i], &n_in, &n_out))
+            memcpy(bias + p->mod.row0[i], model_site_bias(b->m, p->mod.site[i]),
+                   n_out * sizeof(*bias));
+    return bias;
+}
+
 /* Row `row` of part i of a stored module, as f32. */
 static void stored_row(const struct delta__place *p, unsigned i, size_t row, float *out)
 {

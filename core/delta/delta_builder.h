@@ -209,6 +209,9 @@ bool delta__place_at(struct delta_builder *b, const struct tensor *t, site_id si
 void delta__base_row(const struct delta_builder *b, const struct delta__place *p, size_t o,
                      float *out);
 
+/* The module's bias in the base [n_out], in scratch memory; NULL: it has none. */
+const float *delta__base_bias(struct delta_builder *b, const struct delta__place *p);
+
 /* True if p->t holds exactly the values of the module's weight (then p->t is a copy that
  * the library saved and means nothing). */
 bool delta__is_base_weight(const struct delta_builder *b, const struct delta__place *p);

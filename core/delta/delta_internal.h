@@ -20,7 +20,9 @@ int delta__read_task(struct delta_builder *b);
     X(CPT, cpt, "base_model.")                                  \
     X(DEFT, deft, "base_model.model.")                          \
     X(DELORA, delora, "base_model.model.")                      \
+    X(GLORA, glora, "base_model.model.")                        \
     X(GRALORA, gralora, "base_model.model.")                    \
+    X(HIRA, hira, "base_model.model.")                          \
     X(HRA, hra, "base_model.model.")                            \
     X(IA3, ia3, "base_model.model.")                            \
     X(LN_TUNING, ln, "base_model.model.")                       \
@@ -34,9 +36,11 @@ int delta__read_task(struct delta_builder *b);
     X(PREFIX_TUNING, prefix, "base_model.")                     \
     X(PROMPT_TUNING, prompt, "base_model.")                     \
     X(P_TUNING, p_tuning, "base_model.")                        \
+    X(RANDLORA, randlora, "base_model.model.")                  \
+    X(ROAD, road, "base_model.model.")                          \
     X(TRAINABLE_TOKENS, trainable_tokens, "base_model.model.")  \
-    X(VBLORA, vblora, "base_model.model.")
-#define X(type, method, prefix) \
+    X(VBLORA, vblora, "base_model.model.")                      \
+#define X(type, method, prefix)                             \
     int delta__peft_##method(struct delta_builder *b, const json_t *config);
 DELTA_PEFT_MAP(X)
 #undef X

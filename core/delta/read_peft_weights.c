@@ -1,0 +1,318 @@
+/* core/delta/read_peft_weights.c - methods of PEFT whose change of a weight is of no useful
+ * rank and depends on the weight itself.
+ *
+ *   HIRA      W' = W + W (*) (B A)                                       (Huang et al. 2025)
+ *   GLORA     W' = W + W (*) A + B, b' = b + b (*) D + E + W C          (Chavan et al. 2023)
+ *   ROAD      W' = R W, b' = R b: outputs turned and scaled in pairs       (Liao et al. 2024)
+ *   RANDLORA  W' = W + s Q P, P and Q of fixed random bases            (Albert et al. 2025) */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/delta/delta_internal.h"
+
+/* ---- HiRA ---------------------------------------------------------------------------- */
+
+static int change_hira(struct delta_builder *b, const struct delta__module *m, const void *arg,
+                       float *w)
+{
+    const size_t rank = m->p.t->n_dims == 2 ? m->p.t->dim[0] : 0, n_in = m->p.n_in;
+    const float *A, *B;
+    int rc = delta__values(b, m, ".hira_A", (size_t[]){rank, n_in}, 2, &A);
+
+    (void)arg;
+    if (rc == 0)
+        rc = delta__values(b, m, ".hira_B", (size_t[]){m->p.n_out, rank}, 2, &B);
+    for (size_t i = 0; rc == 0 && i < m->p.n_out * n_in; i++) {
+        float sum = 0.0f;
+
+        for (size_t k = 0; k < rank; k++)
+            sum += B[i / n_in * rank + k] * A[k * n_in + i % n_in];
+        w[i] += w[i] * sum;
+    }
+    return rc;
+}
+
+int delta__peft_hira(struct delta_builder *b, const json_t *config)
+{
+    (void)config;
+    return delta__each_weight(b, ".hira_A", change_hira, NULL);
+}
+
+/* ---- GLoRA --------------------------------------------------------------------------- */
+
+/* One of A to E, [n_rows, n_cols]: a pair Xd Xu, or values X or zeros that torch spreads over
+ * it: one, one for each row, or all. */
+struct path {
+    const float *x, *up;
+    size_t rank; /* of a pair; 0: values */
+    bool is_one, is_column;
+};
+
+static int read_path(struct delta_builder *b, const struct delta__module *m, char letter,
+                     size_t n_rows, size_t n_cols, struct path *p)
+{
+    static const char *const form[] = {"Xd", "X", "zeros"};
+    const struct tensor *t = NULL;
+    char name[32];
+    size_t n;
+    int rc;
+
+    for (size_t i = 0; !t && i < 3; i++) {
+        snprintf(name, sizeof(name), ".glora_%c.%s", letter, form[i]);
+        t = delta__beside(b, m, name);
+        p->rank = t && i == 0 && t->n_dims == 2 ? t->dim[1] : 0;
+    }
+    if (!t)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, m->p.t->name,
+                                  "tensor %s stands without its glora_%c", m->p.t->name, letter);
+    n = tensor_n_values(t);
+    p->is_one = n == 1;
+    p->is_column = n == n_rows && n_cols > 1;
+    if (p->rank ? t->dim[0] != n_rows : n != 1 && n != n_rows && n != n_rows * n_cols)
+        return delta__misfit(b, t, "a value, one for each row, or a matrix");
+    rc = delta__floats(b, t, &p->x);
+    if (rc < 0 || !p->rank)
+        return rc;
+    snprintf(name, sizeof(name), ".glora_%c.Xu", letter);
+    return delta__values(b, m, name, (size_t[]){p->rank, n_cols}, 2, &p->up);
+}
+
+static float path_at(const struct path *p, size_t i, size_t j, size_t n_cols)
+{
+    float sum = 0.0f;
+
+    if (!p->rank)
+        return p->x[p->is_one ? 0 : p->is_column ? i : i * n_cols + j];
+    for (size_t k = 0; k < p->rank; k++)
+        sum += p->x[i * p->rank + k] * p->up[k * n_cols + j];
+    return sum;
+}
+
+/* b' of the module, from its weight before the change. */
+static int add_glora_bias(struct delta_builder *b, const struct delta__module *m,
+                          const struct path *C, const struct path *D, const struct path *E,
+                          const float *w)
+{
+    const float *base = delta__base_bias(b, &m->p);
+    float *bias;
+
+    if (!base)
+        return 0;
+    bias = delta__scratch(b, m->p.n_out, sizeof(*bias));
+    if (!bias)
+        return CORE_E_NOMEM;
+    for (size_t o = 0; o < m->p.n_out; o++) {
+        bias[o] = base[o] + base[o] * path_at(D, o, 0, 1) + path_at(E, o, 0, 1);
+        for (size_t i = 0; i < m->p.n_in; i++)
+            bias[o] += w[o * m->p.n_in + i] * path_at(C, i, 0, 1);
+    }
+    return delta__add_bias(b, &m->p, bias, false);
+}
+
+static int change_glora(struct delta_builder *b, const struct delta__module *m, const void *arg,
+                        float *w)
+{
+    const size_t n_in = m->p.n_in, n_out = m->p.n_out;
+    struct path A, B, C, D, E;
+    int rc = read_path(b, m, 'A', n_out, n_in, &A);
+
+    (void)arg;
+    if (rc == 0)
+        rc = read_path(b, m, 'B', n_out, n_in, &B);
+    if (rc == 0)
+        rc = read_path(b, m, 'C', n_in, 1, &C);
+    if (rc == 0)
+        rc = read_path(b, m, 'D', n_out, 1, &D);
+    if (rc == 0)
+        rc = read_path(b, m, 'E', n_out, 1, &E);
+    if (rc == 0)
+        rc = add_glora_bias(b, m, &C, &D, &E, w);
+    for (size_t i = 0; rc == 0 && i < n_out * n_in; i++)
+        w[i] +=
+            w[i] * path_at(&A, i / n_in, i % n_in, n_in) + path_at(&B, i / n_in, i % n_in, n_in);
+    return rc;
+}
+
+int delta__peft_glora(struct delta_builder *b, const json_t *config)
+{
+    static const char *const form[] = {".glora_A.Xd", ".glora_A.X", ".glora_A.zeros"};
+    int rc = 0;
+
+    (void)config;
+    for (size_t i = 0; rc == 0 && i < 3; i++)
+        rc = delta__each_weight(b, form[i], change_glora, NULL);
+    return rc;
+}
+
+/* ---- RoAd ---------------------------------------------------------------------------- */
+
+struct road {
+    unsigned variant; /* 1, 2, 4: parameters of each pair */
+    size_t group;
+};
+
+/* Factors of output o: of itself and of its partner, half a group away. */
+static void road_factors(const struct road *r, const float *theta, const float *alpha, size_t o,
+                         float *own, float *other)
+{
+    const size_t half = r->group / 2, g = o / r->group, in = o - g * r->group;
+    size_t at = o, at2 = o;
+
+    if (r->variant == 1)
+        at = at2 = g * half + (in < half ? in : in - half);
+    if (r->variant == 4) {
+        at = g * 2 * r->group + in;
+        at2 = at + r->group;
+    }
+    *own = alpha[at] * cosf(theta[at]);
+    *other = (in < half ? -1.0f : 1.0f) * alpha[at2] * sinf(theta[at2]);
+}
+
+/* x' = own x + other x of the partner, over rows of `width`; x and out [n_out, width]. */
+static void road_turn(const struct road *r, const float *theta, const float *alpha, size_t n_out,
+                      size_t width, const float *x, float *out)
+{
+    const size_t half = r->group / 2;
+
+    for (size_t o = 0; o < n_out; o++) {
+        const size_t partner = o % r->group < half ? o + half : o - half;
+        float own, other;
+
+        road_factors(r, theta, alpha, o, &own, &other);
+        for (size_t i = 0; i < width; i++)
+            out[o * width + i] = own * x[o * width + i] + other * x[partner * width + i];
+    }
+}
+
+static int change_road(struct delta_builder *b, const struct delta__module *m, const void *arg,
+                       float *w)
+{
+    const struct road *r = arg;
+    const size_t n_out = m->p.n_out, n_in = m->p.n_in;
+    const size_t n = r->variant == 1 ? n_out / 2 : r->variant == 2 ? n_out : 2 * n_out;
+    const float *theta, *alpha, *base = delta__base_bias(b, &m->p);
+    float *copy, *bias;
+    int rc = delta__values(b, m, ".road_theta", (size_t[]){n}, 1, &theta);
+
+    if (rc == 0)
+        rc = delta__values(b, m, ".road_alpha", (size_t[]){n}, 1, &alpha);
+    if (rc == 0 && n_out % r->group != 0)
+        rc = delta__misfit(b, m->p.t, "a module whose outputs are whole groups");
+    if (rc < 0)
+        return rc;
+    copy = delta__scratch(b, n_out * n_in, sizeof(*copy));
+    bias = delta__scratch(b, n_out, sizeof(*bias));
+    if (!copy || !bias)
+        return CORE_E_NOMEM;
+    memcpy(copy, w, n_out * n_in * sizeof(*w));
+    road_turn(r, theta, alpha, n_out, n_in, copy, w);
+    if (!base)
+        return 0;
+    road_turn(r, theta, alpha, n_out, 1, base, bias);
+    return delta__add_bias(b, &m->p, bias, false);
+}
+
+int delta__peft_road(struct delta_builder *b, const json_t *config)
+{
+    static const char *const variant[] = {"road_1", "road_2", "", "road_4"};
+    struct road r = {0};
+    const char *name;
+    double group;
+    int rc = delta__json_str(b, config, "variant", "road_1", &name);
+
+    if (rc == 0)
+        rc = delta__json_number(b, config, "group_size", 64, &group);
+    if (rc < 0)
+        return rc;
+    for (unsigned i = 0; i < 4; i++)
+        if (strcmp(name, variant[i]) == 0 && i != 2)
+            r.variant = i + 1;
+    if (r.variant == 0)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "variant",
+                                  "variant '%.60s' is not computed", name);
+    if (!(group >= 2.0) || group > 1e6 || fmod(group, 2.0) != 0.0)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "group_size",
+                                  "group_size: expected an even number");
+    r.group = (size_t)group;
+    return delta__each_weight(b, ".road_theta", change_road, &r);
+}
+
+/* ---- RandLoRA ------------------------------------------------------------------------ */
+
+/* The shared bases: of the module, or once for all. */
+static int random_base(struct delta_builder *b, const struct delta__module *m, const char *name,
+                       const struct tensor **t, const float **out)
+{
+    char full[64];
+
+    snprintf(full, sizeof(full), "base_model%s", name);
+    *t = delta__beside(b, m, name);
+    *t = *t ? *t : delta__find(b, full, strlen(full), "");
+    if (!*t)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "save_projection",
+                                  "the random matrices %s are not in the file: save the adapter "
+                                  "with save_projection",
+                                  name + 1);
+    if ((*t)->n_dims != 3)
+        return delta__misfit(b, *t, "three dimensions");
+    return delta__floats(b, *t, out);
+}
+
+static int change_randlora(struct delta_builder *b, const struct delta__module *m, const void *arg,
+                           float *w)
+{
+    const float scale = *(const float *)arg;
+    const size_t n_in = m->p.n_in, n_out = m->p.n_out;
+    const size_t small = n_in < n_out ? n_in : n_out, large = n_in < n_out ? n_out : n_in;
+    const size_t r = m->p.t->n_dims == 2 ? m->p.t->dim[0] : 0, nb = r ? m->p.t->dim[1] : 0;
+    const struct tensor *ta, *tb;
+    const float *lambda, *gamma, *A, *B;
+    float *P;
+    int rc = delta__values(b, m, ".randlora_lambda", (size_t[]){r, nb}, 2, &lambda);
+
+    if (rc == 0)
+        rc = delta__values(b, m, ".randlora_gamma", (size_t[]){nb, small}, 2, &gamma);
+    if (rc == 0)
+        rc = random_base(b, m, ".randlora_A", &ta, &A);
+    if (rc == 0)
+        rc = random_base(b, m, ".randlora_B", &tb, &B);
+    if (rc < 0)
+        return rc;
+    if (ta->dim[0] != r || ta->dim[1] != 1 || ta->dim[2] < small || tb->dim[0] < large ||
+        tb->dim[1] < nb || tb->dim[2] != r || nb > small)
+        return delta__misfit(b, ta, "bases of this rank, as wide as the module");
+    if (!delta__computed(b, m->p.t, r * nb, small, &P))
+        return CORE_E_NOMEM;
+    for (size_t c = 0; c < r * nb; c++)
+        for (size_t i = 0; i < small; i++)
+            P[c * small + i] =
+                scale * lambda[c] * A[c / nb * ta->dim[2] + i] * gamma[c % nb * small + i];
+    for (size_t l = 0; l < large; l++) /* columns of Q count (base, rank), P's (rank, base) */
+        for (size_t c = 0; c < r * nb; c++) {
+            const float q = B[(l * tb->dim[1] + c / r) * r + c % r];
+
+            for (size_t i = 0; i < small; i++)
+                w[small == n_in ? l * n_in + i : i * n_in + l] += q * P[c * small + i];
+        }
+    return 0;
+}
+
+int delta__peft_randlora(struct delta_builder *b, const json_t *config)
+{
+    double alpha, r;
+    float scale;
+    int rc = delta__json_number(b, config, "randlora_alpha", 640, &alpha);
+
+    if (rc == 0)
+        rc = delta__json_number(b, config, "r", 32, &r);
+    if (rc < 0)
+        return rc;
+    scale = (float)(alpha / r);
+    rc = delta__each_weight(b, ".randlora_lambda", change_randlora, &scale);
+    for (size_t i = 0; i < b->tensors.n; i++) /* copies: every module has them too */
+        if (strcmp(b->tensors.t[i].name, "base_model.randlora_A") == 0 ||
+            strcmp(b->tensors.t[i].name, "base_model.randlora_B") == 0)
+            delta__take(b, &b->tensors.t[i]);
+    return rc;
+}
