@@ -16,10 +16,12 @@ int delta__read_task(struct delta_builder *b);
 #define DELTA_PEFT_MAP(X)                                       \
     X(ADALORA, adalora, "base_model.model.")                    \
     X(BOFT, boft, "base_model.model.")                          \
+    X(C3A, c3a, "base_model.model.")                            \
     X(CARTRIDGE, cartridge, "base_model.")                      \
     X(CPT, cpt, "base_model.")                                  \
     X(DEFT, deft, "base_model.model.")                          \
     X(DELORA, delora, "base_model.model.")                      \
+    X(FOURIERFT, fourierft, "base_model.model.")                \
     X(GLORA, glora, "base_model.model.")                        \
     X(GRALORA, gralora, "base_model.model.")                    \
     X(HIRA, hira, "base_model.model.")                          \
@@ -40,7 +42,8 @@ int delta__read_task(struct delta_builder *b);
     X(ROAD, road, "base_model.model.")                          \
     X(TRAINABLE_TOKENS, trainable_tokens, "base_model.model.")  \
     X(VBLORA, vblora, "base_model.model.")                      \
-#define X(type, method, prefix)                             \
+    X(WAVEFT, waveft, "base_model.model.")
+#define X(type, method, prefix) \
     int delta__peft_##method(struct delta_builder *b, const json_t *config);
 DELTA_PEFT_MAP(X)
 #undef X
