@@ -15,6 +15,7 @@ int delta__read_task(struct delta_builder *b);
  * parameters under the model's own names. Each has a file of its own or of its family. */
 #define DELTA_PEFT_MAP(X)                                       \
     X(ADALORA, adalora, "base_model.model.")                    \
+    X(BEFT, beft, "base_model.model.")                          \
     X(BOFT, boft, "base_model.model.")                          \
     X(C3A, c3a, "base_model.model.")                            \
     X(CARTRIDGE, cartridge, "base_model.")                      \
@@ -40,6 +41,8 @@ int delta__read_task(struct delta_builder *b);
     X(P_TUNING, p_tuning, "base_model.")                        \
     X(RANDLORA, randlora, "base_model.model.")                  \
     X(ROAD, road, "base_model.model.")                          \
+    X(SHIRA, shira, "base_model.model.")                        \
+    X(SUPERTUNING, supertuning, "base_model.model.")            \
     X(TRAINABLE_TOKENS, trainable_tokens, "base_model.model.")  \
     X(VBLORA, vblora, "base_model.model.")                      \
     X(WAVEFT, waveft, "base_model.model.")

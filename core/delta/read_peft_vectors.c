@@ -1,6 +1,7 @@
 /* core/delta/read_peft_vectors.c - methods of PEFT whose parameters are vectors.
  *
  *   IA3        `<module>.ia3_l`: (out, 1) multiplies the output, (1, in) the input
+ *   BEFT       `<module>.beft_bias` (1, out), added to the output
  *   LN_TUNING  `<norm>.ln_tuning_layers.weight` and `.bias`: the norm's new parameters */
 #include <stdio.h>
 
@@ -29,6 +30,21 @@ int delta__peft_ia3(struct delta_builder *b, const json_t *config)
 {
     (void)config;
     return delta__each_module(b, ".ia3_l", read_ia3, NULL);
+}
+
+static int read_beft(struct delta_builder *b, const struct delta__module *m, const void *arg)
+{
+    const float *vec;
+    const int rc = delta__values(b, m, ".beft_bias", (size_t[]){1, m->p.n_out}, 2, &vec);
+
+    (void)arg;
+    return rc < 0 ? rc : delta__add_bias(b, &m->p, vec, true);
+}
+
+int delta__peft_beft(struct delta_builder *b, const json_t *config)
+{
+    (void)config;
+    return delta__each_module(b, ".beft_bias", read_beft, NULL);
 }
 
 static int read_norm(struct delta_builder *b, const struct delta__module *m, const void *arg)
