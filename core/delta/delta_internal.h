@@ -38,6 +38,7 @@ int delta__read_task(struct delta_builder *b);
     X(POLY, poly, "base_model.model.")                          \
     X(PREFIX_TUNING, prefix, "base_model.")                     \
     X(PROMPT_TUNING, prompt, "base_model.")                     \
+    X(PVERA, pvera, "base_model.model.")                        \
     X(P_TUNING, p_tuning, "base_model.")                        \
     X(RANDLORA, randlora, "base_model.model.")                  \
     X(ROAD, road, "base_model.model.")                          \
@@ -45,6 +46,7 @@ int delta__read_task(struct delta_builder *b);
     X(SUPERTUNING, supertuning, "base_model.model.")            \
     X(TRAINABLE_TOKENS, trainable_tokens, "base_model.model.")  \
     X(VBLORA, vblora, "base_model.model.")                      \
+    X(VERA, vera, "base_model.model.")                          \
     X(WAVEFT, waveft, "base_model.model.")
 #define X(type, method, prefix) \
     int delta__peft_##method(struct delta_builder *b, const json_t *config);

@@ -433,7 +433,7 @@ END_TEST
 
 START_TEST(a_method_or_task_type_that_is_not_computed_is_refused_by_name)
 {
-    static const char *const types[] = {"LILY", "XLORA", "VERA", "\\u0001 nonsense"};
+    static const char *const types[] = {"LILY", "XLORA", "FROD", "\\u0001 nonsense"};
     struct adapter a = {0};
 
     for (size_t i = 0; i < 4; i++) {

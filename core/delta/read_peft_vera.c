@@ -1,0 +1,97 @@
+/* core/delta/read_peft_vera.c - PEFT's VeRA (Kopiczko et al. 2024) and PVeRA: one random pair
+ * `base_model.vera_A` (r, most inputs), `base_model.vera_B` (most outputs, r) for all modules,
+ * of which each takes the leading columns and rows, and two vectors of its own:
+ *
+ *   y += lambda_b (*) B (lambda_d (*) A x)
+ *
+ * PVeRA's A and lambda_d have 2 r rows, of which inference takes the first half, the means.
+ * Without save_projection the pair is only a seed, which we do not draw from. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/delta/delta_internal.h"
+
+struct vera {
+    const char *name; /* "vera" */
+    const struct tensor *a, *b;
+    const float *A, *B;
+    size_t rank, n_d; /* n_d: values of lambda_d */
+};
+
+static int read_module(struct delta_builder *b, const struct delta__module *m, const void *arg)
+{
+    const struct vera *v = arg;
+    struct delta__lowrank in = {.scale = 1.0f};
+    const float *lambda_b, *lambda_d;
+    float *down, *up;
+    char name[32];
+    int rc;
+
+    snprintf(name, sizeof(name), ".%s_lambda_b", v->name);
+    rc = delta__values(b, m, name, (size_t[]){m->p.n_out}, 1, &lambda_b);
+    snprintf(name, sizeof(name), ".%s_lambda_d", v->name);
+    if (rc == 0)
+        rc = delta__values(b, m, name, (size_t[]){v->n_d}, 1, &lambda_d);
+    if (rc == 0 && (v->a->dim[1] < m->p.n_in || v->b->dim[0] < m->p.n_out))
+        rc = delta__misfit(b, v->a, "a shared pair at least as wide as each module");
+    if (rc < 0)
+        return rc;
+    in.down = delta__computed(b, m->p.t, v->rank, m->p.n_in, &down);
+    in.up = delta__computed(b, m->p.t, m->p.n_out, v->rank, &up);
+    if (!in.down || !in.up)
+        return CORE_E_NOMEM;
+    for (size_t k = 0; k < v->rank; k++)
+        for (size_t i = 0; i < m->p.n_in; i++)
+            down[k * m->p.n_in + i] = lambda_d[k] * v->A[k * v->a->dim[1] + i];
+    for (size_t o = 0; o < m->p.n_out; o++)
+        for (size_t k = 0; k < v->rank; k++)
+            up[o * v->rank + k] = lambda_b[o] * v->B[o * v->rank + k];
+    return delta__add_lowrank(b, &m->p, &in);
+}
+
+static int read_shared(struct delta_builder *b, struct vera *v, char letter,
+                       const struct tensor **t, const float **out)
+{
+    char name[48];
+
+    snprintf(name, sizeof(name), "base_model.%s_%c", v->name, letter);
+    *t = delta__find(b, name, strlen(name), "");
+    if (!*t)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "save_projection",
+                                  "tensor %s is not in the file: save the adapter with "
+                                  "save_projection",
+                                  name);
+    if ((*t)->n_dims != 2)
+        return delta__misfit(b, *t, "a matrix");
+    return delta__floats(b, *t, out);
+}
+
+static int read_all(struct delta_builder *b, struct vera *v, size_t n_halves)
+{
+    char suffix[32];
+    int rc = read_shared(b, v, 'A', &v->a, &v->A);
+
+    if (rc == 0)
+        rc = read_shared(b, v, 'B', &v->b, &v->B);
+    if (rc < 0)
+        return rc;
+    v->rank = v->b->dim[1];
+    v->n_d = v->rank * n_halves;
+    rc = delta__expect(b, v->a, 2, v->n_d, v->a->dim[1]);
+    snprintf(suffix, sizeof(suffix), ".%s_lambda_b", v->name);
+    return rc < 0 ? rc : delta__each_module(b, suffix, read_module, v);
+}
+
+int delta__peft_vera(struct delta_builder *b, const json_t *config)
+{
+    (void)config;
+    return read_all(b, &(struct vera){.name = "vera"}, 1);
+}
+
+int delta__peft_pvera(struct delta_builder *b, const json_t *config)
+{
+    static const char *const option[] = {"sample_at_inference", NULL};
+    const int rc = delta__json_refuse(b, config, option);
+
+    return rc < 0 ? rc : read_all(b, &(struct vera){.name = "pvera"}, 2);
+}
