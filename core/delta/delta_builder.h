@@ -219,6 +219,10 @@ bool delta__is_base_weight(const struct delta_builder *b, const struct delta__pl
 /* ---- operations ------------------------------------------------------------------ */
 
 struct delta__op *delta__push_op(struct delta_builder *b, enum delta_op_kind kind, site_id site);
+/* CORE_E_ADAPTER_INVALID if the rank is beyond all use; for those who make a pair larger
+ * than the file's tensors. */
+int delta__check_rank(struct delta_builder *b, const struct delta__place *p, const struct tensor *t,
+                      size_t rank);
 /* CORE_E_ADAPTER_UNSUPPORTED unless the place is a linear. */
 int delta__check_linear(struct delta_builder *b, const struct delta__place *p,
                         enum delta_op_kind kind);

@@ -64,13 +64,13 @@ static int vector_may(struct delta_builder *b, const struct tensor *t, size_t n,
 }
 
 /* The scratch memory of every batch grows with the largest rank that is loaded. */
-static int check_rank(struct delta_builder *b, const struct delta__place *p, const struct tensor *t,
+int delta__check_rank(struct delta_builder *b, const struct delta__place *p, const struct tensor *t,
                       size_t rank)
 {
     enum { RANK_PER_WIDTH = 8 };
     const size_t width = p->n_in > p->n_out ? p->n_in : p->n_out;
 
-    if ((rank - 1) / RANK_PER_WIDTH < width)
+    if (rank == 0 || (rank - 1) / RANK_PER_WIDTH < width)
         return 0;
     return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, t->name,
                               "tensor %s: got rank %zu, expected at most %d times the module's "
@@ -132,7 +132,7 @@ int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
         return rc;
     if (rank == 0)
         return delta__misfit(b, in->down, "[rank, inputs] with a rank of 1 or more");
-    rc = check_rank(b, p, in->down, rank);
+    rc = delta__check_rank(b, p, in->down, rank);
     if (rc == 0)
         rc = read_lowrank(b, p, in, rank, &all);
     for (unsigned i = 0; rc == 0 && i < p->mod.n_parts; i++) {

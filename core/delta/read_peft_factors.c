@@ -21,6 +21,10 @@ struct pair {
 static int make_pair(struct delta_builder *b, const struct delta__module *m, size_t rank,
                      struct pair *p)
 {
+    const int rc = delta__check_rank(b, &m->p, m->p.t, rank);
+
+    if (rc < 0)
+        return rc;
     p->rank = rank;
     p->down = delta__computed(b, m->p.t, rank, m->p.n_in, &p->A);
     p->up = delta__computed(b, m->p.t, m->p.n_out, rank, &p->B);

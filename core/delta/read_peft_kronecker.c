@@ -75,6 +75,7 @@ static int factor(struct delta_builder *b, const struct delta__module *m, const 
     if (rc < 0)
         return rc;
     if (left->n_dims != 2 || right->n_dims != 2 || left->dim[1] != right->dim[0] ||
+        left->dim[0] > m->p.n_out || right->dim[1] > m->p.n_in ||
         (*n_rows && (left->dim[0] != *n_rows || right->dim[1] != *n_cols)))
         return delta__misfit(b, right, "[rank, columns] behind [rows, rank] that fit the module");
     *n_rows = left->dim[0];

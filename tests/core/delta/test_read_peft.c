@@ -342,6 +342,26 @@ START_TEST(a_changed_weight_is_packed_and_counted)
 }
 END_TEST
 
+/* Thin factors whose product is larger than the module, and a grid of more ranks than use. */
+START_TEST(factors_larger_than_their_module_are_refused_before_they_are_multiplied)
+{
+    const struct made kron[] = {{.name = QUERY ".lokr_w1", .d0 = 1, .d1 = 1},
+                                {.name = QUERY ".lokr_w2_a", .d0 = 30000, .d1 = 1},
+                                {.name = QUERY ".lokr_w2_b", .d0 = 1, .d1 = 30000},
+                                head[0],
+                                head[1],
+                                {0}};
+    const struct made grid[] = {{.name = QUERY ".gralora_A", .d0 = 40, .d1 = 1, .d2 = 40},
+                                {.name = QUERY ".gralora_B", .d0 = 40, .d1 = 40, .d2 = 1},
+                                head[0],
+                                head[1],
+                                {0}};
+
+    refused_tensors("LOKR", kron, CORE_E_ADAPTER_MISMATCH, "lokr_w2_b");
+    refused_tensors("GRALORA", grid, CORE_E_ADAPTER_INVALID, "got rank 1600");
+}
+END_TEST
+
 /* A few bytes of a file may ask for many of memory. */
 START_TEST(own_weights_of_more_than_half_the_base_are_refused)
 {
@@ -744,6 +764,7 @@ Suite *read_peft_suite(void)
     tcase_add_test(t, adalora_multiplies_by_its_singular_values);
     tcase_add_test(t, trained_tokens_replace_rows_in_order_of_their_ids);
     tcase_add_test(t, a_changed_weight_is_packed_and_counted);
+    tcase_add_test(t, factors_larger_than_their_module_are_refused_before_they_are_multiplied);
     tcase_add_test(t, own_weights_of_more_than_half_the_base_are_refused);
     tcase_add_test(t, a_file_of_several_tasks_asks_for_the_task);
     tcase_add_test(t, a_prefix_interleaves_keys_and_values_and_shifts_positions);
