@@ -13,9 +13,12 @@
 
 /* A walk: base NULL counts, else copies to base + at. */
 struct arena {
+    const struct delta_builder *b;
     unsigned char *base;
     size_t at;
-    bool is_full; /* the sum overflowed */
+    const void *shared[DELTA__SHARED_MAX]; /* where b->shared[i] has been copied to */
+    bool has_shared[DELTA__SHARED_MAX];    /* it has been visited */
+    bool is_full;                          /* the sum overflowed */
 };
 
 static void *arena_take(struct arena *a, size_t n_bytes, size_t align)
@@ -54,13 +57,24 @@ static void move_block(struct arena *a, const void **p, size_t n_bytes, size_t a
 
 static void move_mat(struct arena *a, struct delta_mat *m)
 {
+    unsigned shared = 0;
     size_t n;
 
+    while (shared < a->b->n_shared && a->b->shared[shared] != m->data)
+        shared++;
+    if (shared < a->b->n_shared && a->has_shared[shared]) {
+        m->data = a->shared[shared];
+        return;
+    }
     if (!core_mul_size(m->n_rows, m->n_cols, &n) ||
         !core_mul_size(n, tensor_type_block_bytes(m->type), &n))
         a->is_full = true;
     else
         move_block(a, &m->data, n, 64);
+    if (shared < a->b->n_shared) {
+        a->shared[shared] = m->data;
+        a->has_shared[shared] = true;
+    }
 }
 
 static void move_lowrank(struct arena *a, struct delta_lowrank *l)
@@ -256,7 +270,7 @@ int delta__finish(struct delta_builder *b, struct delta **out)
         .head = b->head,
         .task = b->task,
     };
-    struct arena a = {0};
+    struct arena a = {.b = b};
     int rc = delta__settle(b, &d);
 
     memcpy(d.method, b->method, sizeof(d.method));
@@ -271,6 +285,7 @@ int delta__finish(struct delta_builder *b, struct delta **out)
     if (!a.base)
         return core_err_nomem(b->err, "adapter");
     a.at = 0;
+    memset(a.has_shared, 0, sizeof(a.has_shared));
     move_all(b, &a, &d);
     hand_over(b, &d);
     memcpy(a.base, &d, sizeof(d));

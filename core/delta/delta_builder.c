@@ -274,6 +274,20 @@ const struct tensor *delta__computed(struct delta_builder *b, const struct tenso
     return *data ? made : NULL;
 }
 
+void delta__share(struct delta_builder *b, const struct tensor *t)
+{
+    if (b->n_shared < DELTA__SHARED_MAX)
+        b->shared[b->n_shared++] = t->data;
+}
+
+bool delta__is_shared(const struct delta_builder *b, const struct delta_mat *m)
+{
+    for (unsigned i = 0; i < b->n_shared; i++)
+        if (b->shared[i] == m->data)
+            return true;
+    return false;
+}
+
 /* ---- places ------------------------------------------------------------------- */
 
 int delta__place(struct delta_builder *b, const struct tensor *t, const char *path, size_t n_path,

@@ -113,6 +113,8 @@ struct delta__op {
 
 struct delta__block; /* scratch memory */
 
+enum { DELTA__SHARED_MAX = 8 };
+
 struct delta_builder {
     const struct model *m;
     const struct core_file *file;
@@ -130,7 +132,9 @@ struct delta_builder {
     char method[sizeof(((struct delta *)0)->method)];
     uint32_t position_shift;
     bool ignores_token_types;
-    size_t dense_bytes;   /* of all DENSE so far */
+    size_t dense_bytes;                    /* of all DENSE so far */
+    const void *shared[DELTA__SHARED_MAX]; /* delta__share() */
+    unsigned n_shared;
     bool has_own_lm_head; /* an lm_head.weight is a matrix of its own, also where the base
                            * ties it to the token embedding */
     bool has_task_id;     /* a reader asked for task.json's */
@@ -184,6 +188,10 @@ int delta__matrix_transposed(struct delta_builder *b, const struct tensor *t, si
  * messages: F32 [n_rows, n_cols], zeros; *data its values. NULL with the error set. */
 const struct tensor *delta__computed(struct delta_builder *b, const struct tensor *t, size_t n_rows,
                                      size_t n_cols, float **data);
+
+/* The finished delta holds this matrix once, however many operations have it. */
+void delta__share(struct delta_builder *b, const struct tensor *t);
+bool delta__is_shared(const struct delta_builder *b, const struct delta_mat *m);
 
 /* ---- places --------------------------------------------------------------------- */
 

@@ -131,7 +131,7 @@ static size_t mat_bytes(const struct delta_mat *m)
     return (size_t)m->n_rows * m->n_cols * tensor_type_block_bytes(m->type);
 }
 
-/* Of an operation's data. */
+/* Of an operation's own data. */
 static size_t op_bytes(const struct delta_builder *b, const struct delta__op *op)
 {
     const struct delta_lowrank *a = &op->lowrank.a;
@@ -145,7 +145,8 @@ static size_t op_bytes(const struct delta_builder *b, const struct delta__op *op
                 (op->lowrank.join->ln_after_gamma ? 2 * n_out : 0);
         n += (a->down_bias ? a->up.n_rows : 0) + (a->up_bias ? n_out : 0) +
              (a->scale_vec ? n_out : 0);
-        return mat_bytes(&a->down) + mat_bytes(&a->up) + n * sizeof(float);
+        return (delta__is_shared(b, &a->down) ? 0 : mat_bytes(&a->down)) + mat_bytes(&a->up) +
+               n * sizeof(float);
     case DELTA_BIAS:
         return n_out * sizeof(float);
     case DELTA_SCALE:

@@ -4,6 +4,7 @@
  *
  *   y += lambda_b (*) B (lambda_d (*) A x)
  *
+ * The vectors are multiplied into B; A is held once for all modules of a width.
  * PVeRA's A and lambda_d have 2 r rows, of which inference takes the first half, the means.
  * Without save_projection the pair is only a seed, which we do not draw from. */
 #include <stdio.h>
@@ -15,15 +16,35 @@ struct vera {
     const char *name; /* "vera" */
     const struct tensor *a, *b;
     const float *A, *B;
-    size_t rank, n_d; /* n_d: values of lambda_d */
+    size_t rank, n_d;          /* n_d: values of lambda_d */
+    const struct tensor **cut; /* [DELTA__SHARED_MAX]: A's leading columns, by width */
 };
+
+/* A for a module of n_in inputs: the first of its width cuts it out. */
+static const struct tensor *cut_out(struct delta_builder *b, const struct vera *v, size_t n_in)
+{
+    unsigned i = 0;
+    float *x;
+
+    while (i + 1 < DELTA__SHARED_MAX && v->cut[i] && v->cut[i]->dim[1] != n_in)
+        i++;
+    if (v->cut[i] && v->cut[i]->dim[1] == n_in)
+        return v->cut[i];
+    v->cut[i] = delta__computed(b, v->a, v->rank, n_in, &x);
+    if (!v->cut[i])
+        return NULL;
+    for (size_t k = 0; k < v->rank; k++)
+        memcpy(x + k * n_in, v->A + k * v->a->dim[1], n_in * sizeof(*x));
+    delta__share(b, v->cut[i]);
+    return v->cut[i];
+}
 
 static int read_module(struct delta_builder *b, const struct delta__module *m, const void *arg)
 {
     const struct vera *v = arg;
     struct delta__lowrank in = {.scale = 1.0f};
     const float *lambda_b, *lambda_d;
-    float *down, *up;
+    float *up;
     char name[32];
     int rc;
 
@@ -36,16 +57,13 @@ static int read_module(struct delta_builder *b, const struct delta__module *m, c
         rc = delta__misfit(b, v->a, "a shared pair at least as wide as each module");
     if (rc < 0)
         return rc;
-    in.down = delta__computed(b, m->p.t, v->rank, m->p.n_in, &down);
+    in.down = cut_out(b, v, m->p.n_in);
     in.up = delta__computed(b, m->p.t, m->p.n_out, v->rank, &up);
     if (!in.down || !in.up)
         return CORE_E_NOMEM;
-    for (size_t k = 0; k < v->rank; k++)
-        for (size_t i = 0; i < m->p.n_in; i++)
-            down[k * m->p.n_in + i] = lambda_d[k] * v->A[k * v->a->dim[1] + i];
     for (size_t o = 0; o < m->p.n_out; o++)
         for (size_t k = 0; k < v->rank; k++)
-            up[o * v->rank + k] = lambda_b[o] * v->B[o * v->rank + k];
+            up[o * v->rank + k] = lambda_b[o] * v->B[o * v->rank + k] * lambda_d[k];
     return delta__add_lowrank(b, &m->p, &in);
 }
 
@@ -68,6 +86,7 @@ static int read_shared(struct delta_builder *b, struct vera *v, char letter,
 
 static int read_all(struct delta_builder *b, struct vera *v, size_t n_halves)
 {
+    const struct tensor *cut[DELTA__SHARED_MAX] = {0};
     char suffix[32];
     int rc = read_shared(b, v, 'A', &v->a, &v->A);
 
@@ -75,6 +94,7 @@ static int read_all(struct delta_builder *b, struct vera *v, size_t n_halves)
         rc = read_shared(b, v, 'B', &v->b, &v->B);
     if (rc < 0)
         return rc;
+    v->cut = cut;
     v->rank = v->b->dim[1];
     v->n_d = v->rank * n_halves;
     rc = delta__expect(b, v->a, 2, v->n_d, v->a->dim[1]);
