@@ -22,7 +22,7 @@
  *   embedding struct delta_embed: row[t] = table[t], or rows' in place of it, (*) scale
  *               + sparse[t] + sum of s down[t] up; below 0, row -1 - t of soft
  *   attention struct delta_prefix: keys and values in front of the sequence's own, not
- *             rotated, visible to every query
+ *             rotated; a window passes them as tokens, or keeps them (is_pinned)
  *
  * Threads: a delta is immutable after compile; any number of threads read it.
  */
@@ -150,6 +150,7 @@ struct delta_embed {
 struct delta_prefix {
     const float *k, *v; /* [n_tokens, n_kv_heads * d_head] */
     uint32_t n_tokens;
+    bool is_pinned; /* every query sees it, else it leaves windows as tokens do */
 };
 
 /* ---- heads ---------------------------------------------------------------- */

@@ -261,7 +261,9 @@ int delta__add_rowset(struct delta_builder *b, const struct delta__place *p, con
                       const float *row, size_t n);
 /* SOFT_ROWS: row [n, d_model] in front of every input. t stands in messages. */
 int delta__add_soft(struct delta_builder *b, const struct tensor *t, const float *row, size_t n);
-/* gamma (SITE_PART_WEIGHT) or beta (SITE_PART_BIAS) of a norm; both become one op. */
+/* gamma (SITE_PART_WEIGHT) or beta (SITE_PART_BIAS) of a norm; both become one op. vec: the
+ * values that are computed with, as model_norm_gamma() has them, or NULL: p->t, as files
+ * hold them. */
 int delta__add_norm(struct delta_builder *b, const struct delta__place *p, enum site_part part,
                     const float *vec);
 /* idx: flat positions in [n_out, n_in] (an embedding: [n_in, n_out]), ascending; val:
@@ -283,6 +285,7 @@ struct delta__prefix {
     unsigned n_layers;
     const unsigned *slot; /* [n_layers] or NULL */
     enum site_kind kind;  /* SITE_ATTN or SITE_CROSS_ATTN */
+    bool is_pinned;       /* struct delta_prefix */
 };
 int delta__add_prefix(struct delta_builder *b, const struct delta__prefix *p);
 

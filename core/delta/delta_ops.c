@@ -184,6 +184,19 @@ int delta__add_scale(struct delta_builder *b, const struct delta__place *p, cons
     return rc;
 }
 
+/* p->t as what a norm multiplies by: files hold it without the family's offset. */
+static int read_gain(struct delta_builder *b, const struct delta__place *p, const float **vec)
+{
+    const float offset = model_config(b->m)->gain_offset;
+    float *gain = delta__scratch(b, p->n_out, sizeof(*gain));
+    int rc = gain ? vector_may(b, p->t, p->n_out, vec) : CORE_E_NOMEM;
+
+    for (size_t i = 0; rc == 0 && i < p->n_out; i++)
+        gain[i] = offset + (*vec)[i];
+    *vec = gain;
+    return rc;
+}
+
 /* The NORM of a site, made at the first of its two parameters. */
 static struct delta__op *norm_op(struct delta_builder *b, site_id site)
 {
@@ -201,7 +214,7 @@ int delta__add_norm(struct delta_builder *b, const struct delta__place *p, enum 
     int rc = check_class(b, p, DELTA_NORM, SITE_CLASS_NORM, SITE_CLASS_NORM);
 
     if (rc == 0 && !vec)
-        rc = vector_may(b, p->t, p->n_out, &vec);
+        rc = part == SITE_PART_BIAS ? vector_may(b, p->t, p->n_out, &vec) : read_gain(b, p, &vec);
     if (rc < 0)
         return rc;
     if (part == SITE_PART_BIAS && !model_norm_beta(b->m, p->site))
@@ -415,6 +428,7 @@ int delta__add_prefix(struct delta_builder *b, const struct delta__prefix *p)
         op->prefix.k = k;
         op->prefix.v = v;
         op->prefix.n_tokens = (uint32_t)p->n_tokens;
+        op->prefix.is_pinned = p->is_pinned;
     }
     return 0;
 }

@@ -184,7 +184,7 @@ static int add_place(struct delta_builder *b, const struct options *o, const cha
 {
     const struct which which = {o->ah->name, place};
     unsigned layer[LAYERS_MAX];
-    struct delta__prefix p = {.layer = layer, .kind = kind};
+    struct delta__prefix p = {.layer = layer, .kind = kind, .is_pinned = true};
     int rc;
 
     p.n_layers = list_layers(&model_config(b->m)->stack[stack], o->config, layer);

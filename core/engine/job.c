@@ -23,16 +23,17 @@ static int check_tokens(const struct model_config *c, const struct engine_input 
     return 0;
 }
 
-/* Virtual tokens take places of an input's; learned positions run out sooner when a prefix
+/* Virtual tokens take places of an input's; positions that end run out sooner when a prefix
  * shifts them. */
 size_t engine_room(const struct engine *e, const struct delta *d)
 {
     const struct model_config *c = model_config(e->m);
     const size_t all = model_last_stack(c)->is_causal ? e->context_max : c->n_positions;
     const size_t most = all > d->n_soft ? all - d->n_soft : 0;
-    size_t n_positions, width;
+    size_t n_positions = c->n_positions, width;
 
-    if (!model_site_dims(e->m, site_make(0, SITE_EMBED_POSITIONS), &n_positions, &width))
+    if (!model_site_dims(e->m, site_make(0, SITE_EMBED_POSITIONS), &n_positions, &width) &&
+        !model_positions_end(c))
         return most;
     n_positions = n_positions > d->position_shift + d->n_soft
                       ? n_positions - d->position_shift - d->n_soft

@@ -69,13 +69,22 @@ static bool may_share(const struct engine_job *job)
     return job->kv.block && !job->source.ids && job->in.delta->head.pool == DELTA_POOL_LAST;
 }
 
+/* The model rotates the keys of such a sequence otherwise, from its first token on. */
+static bool is_long(const struct engine *e, const struct engine_job *job)
+{
+    const unsigned most = model_positions_before_long(model_config(e->m));
+
+    return most && job->in.n_tokens + job->n_generated + job->in.delta->position_shift > most;
+}
+
 /* Tokens that two jobs of one task begin with, but not the last of either's prompt. */
-static size_t n_common(const struct engine_job *a, const struct engine_job *b)
+static size_t n_common(const struct engine *e, const struct engine_job *a,
+                       const struct engine_job *b)
 {
     const size_t n_a = n_ids(a) - 1, n_b = n_ids(b), n = n_a < n_b ? n_a : n_b;
     size_t i = 0;
 
-    if (a->in.delta != b->in.delta || !may_share(b))
+    if (a->in.delta != b->in.delta || !may_share(b) || is_long(e, a) != is_long(e, b))
         return 0;
     while (i < n && a->ids[i] == b->ids[i])
         i++;
@@ -91,7 +100,7 @@ static const struct engine_job *twin_of(const struct engine *e, const struct eng
 
     *n = SHARED_MIN - 1;
     for (size_t i = 0; i < end && job->n_done == 0 && may_share(job); i++) {
-        const size_t n_i = n_common(job, e->thread_data.active[i]);
+        const size_t n_i = n_common(e, job, e->thread_data.active[i]);
 
         if (n_i > *n) {
             *n = n_i;
@@ -407,7 +416,7 @@ static void fill_source(struct fwd_batch *b, const struct engine_job *job)
     b->n_rows += n;
 }
 
-static void fill_own(struct fwd_batch *b, const struct engine_job *job)
+static void fill_own(struct engine *e, struct fwd_batch *b, const struct engine_job *job)
 {
     const uint32_t n = job->n_rows;
     const bool has_types = !job->source.ids; /* they are the source's */
@@ -424,6 +433,7 @@ static void fill_own(struct fwd_batch *b, const struct engine_job *job)
                                            .kv_block = job->kv.block,
                                            .cross_block = job->source.kv.block,
                                            .n_cross = job->source.n,
+                                           .is_long = is_long(e, job),
                                            .is_last = job->n_done + n == n_ids(job),
                                            .out = job->out,
                                            .mean = job->mean,
@@ -441,7 +451,7 @@ static void fill_batch(struct engine *e)
         if (e->thread_data.slot[i].is_source)
             fill_source(b, e->thread_data.slot[i].job);
         else
-            fill_own(b, e->thread_data.slot[i].job);
+            fill_own(e, b, e->thread_data.slot[i].job);
 }
 
 /* ---- results ----------------------------------------------------------------------------- */
@@ -471,7 +481,7 @@ static bool take_token(struct engine *e, struct engine_job *job)
                                    .n_top = job->in.n_logprobs,
                                    .top_id = job->top_id,
                                    .top_logprob = job->top_logprob};
-    bool goes_on = true;
+    bool goes_on = true, was_long;
 
     if (job->next_id < 0) {
         core_err_set(&job->err, CORE_E_INTERNAL, "the model's output is not a finite number");
@@ -485,7 +495,10 @@ static bool take_token(struct engine *e, struct engine_job *job)
         return true;
     }
     job->ids[n_ids(job)] = job->next_id;
+    was_long = is_long(e, job);
     job->n_generated++;
+    if (!was_long && is_long(e, job))
+        job->n_done = 0; /* the keys that it has are a short sequence's */
     if (job->cb.token)
         goes_on = job->cb.token(job->arg, &t);
     if (goes_on && job->n_generated < job->in.max_tokens)

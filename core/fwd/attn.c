@@ -43,21 +43,24 @@ static void rope_table(struct fwd_walk *w, unsigned i)
 {
     const struct fwd *f = w->f;
     const size_t half = f->c->rope[i].n_dims / 2;
+    const float amplitude = f->c->rope[i].amplitude;
     uint32_t r0, r1, a, b;
 
     fwd__mine(w, &r0, &r1);
     for (uint32_t s = 0; s < w->rows->n_parts; s++) {
         const struct fwd_part *p = &w->rows->part[s];
-        const uint32_t *position = f->position + f->batch.seq[w->rows->seq0 + s].row0;
+        const struct fwd_seq *q = &f->batch.seq[w->rows->seq0 + s];
+        const uint32_t *position = f->position + q->row0;
+        const float *freq = f->m->inv_freq[i][q->is_long && f->m->inv_freq[i][1]];
 
         if (!fwd__cut_part(p, r0, r1, &a, &b))
             continue;
         for (uint32_t r = a; r < b; r++)
             for (size_t k = 0; k < half; k++) {
-                const float angle = (float)position[r - p->row0] * f->m->inv_freq[i][k];
+                const float angle = (float)position[r - p->row0] * freq[k];
 
-                f->cos[i][r * half + k] = cosf(angle);
-                f->sin[i][r * half + k] = sinf(angle);
+                f->cos[i][r * half + k] = amplitude * cosf(angle);
+                f->sin[i][r * half + k] = amplitude * sinf(angle);
             }
     }
 }
@@ -65,7 +68,7 @@ static void rope_table(struct fwd_walk *w, unsigned i)
 void fwd__rope_tables(struct fwd_walk *w)
 {
     for (unsigned i = 0; i < MODEL_ROPES_MAX; i++)
-        if (w->f->m->inv_freq[i])
+        if (w->f->m->inv_freq[i][0])
             rope_table(w, i);
 }
 
@@ -200,6 +203,7 @@ struct queries {
     /* row i sees the keys from begin + i * begin_step on, before end + i * end_step; both
      * may lie outside the keys that there are */
     ptrdiff_t begin, begin_step, end, end_step;
+    size_t n_pinned; /* the first keys, which every row sees too */
 };
 
 /* The keys that row i sees: *from to *to. */
@@ -217,33 +221,56 @@ static float score_scale(const struct job *j)
     return j->a->scale != 0.0f ? j->a->scale : 1.0f / sqrtf((float)j->f->c->d_head);
 }
 
+/* n scores become tanh(scale score / cap), if there is a cap. */
+static void bend(const struct job *j, size_t n, float *score)
+{
+    if (j->a->softcap == 0.0f)
+        return;
+    j->f->k->scale(n, score_scale(j) / j->a->softcap, score);
+    j->f->k->act(KERN_ACT_TANH, n, score, score);
+}
+
+/* Scores of row i over all keys become weights: 0 where it sees nothing. */
+static void weigh(const struct job *j, const struct queries *qs, size_t i, size_t n_keys,
+                  float *score)
+{
+    const float scale = j->a->softcap != 0.0f ? j->a->softcap : score_scale(j);
+    size_t from, to, pinned;
+
+    seen_by(qs, i, n_keys, &from, &to);
+    pinned = qs->n_pinned < from ? qs->n_pinned : from;
+    bend(j, pinned, score);
+    bend(j, to - from, score + from);
+    for (size_t k = pinned; pinned && k < from; k++)
+        score[k] = -INFINITY;
+    if (pinned)
+        from = 0;
+    j->f->k->softmax(to - from, scale, score + from);
+    memset(score, 0, from * sizeof(float));
+    memset(score + to, 0, (n_keys - to) * sizeof(float));
+}
+
 static void attend(const struct job *j, uint32_t part, const struct fwd_seq *seq,
                    const struct delta_prefix *prefix, unsigned kv_head, size_t n_keys,
                    const struct queries *qs, float *score)
 {
     const struct fwd *f = j->f;
     const size_t d = f->c->d_head, kv = kv_width(f), lds = (n_keys + 15) & ~(size_t)15;
-    const float scale = score_scale(j);
     struct span sp;
-    size_t at = 0, begin, from, to;
+    size_t at = 0, begin, to;
 
     seen_by(qs, 0, n_keys, &begin, &to); /* keys before the first row's are nobody's */
     for (size_t i = 0; span_at(j, part, seq, prefix, n_keys, i, &sp); i++, at += sp.n)
-        if (at + sp.n > begin)
+        if (at + sp.n > begin || at < qs->n_pinned)
             f->k->dots(qs->n, sp.n, d, qs->q, qs->ld, TENSOR_F32, sp.k + kv_head * d, kv,
                        score + at, lds);
     for (size_t i = 0; i < qs->n; i++) {
-        float *row = score + i * lds;
-
-        seen_by(qs, i, n_keys, &from, &to);
-        f->k->softmax(to - from, scale, row + from);
-        memset(row, 0, from * sizeof(float));
-        memset(row + to, 0, (n_keys - to) * sizeof(float));
+        weigh(j, qs, i, n_keys, score + i * lds);
         memset(qs->o + i * qs->ld, 0, d * sizeof(float));
     }
     at = 0;
     for (size_t i = 0; span_at(j, part, seq, prefix, n_keys, i, &sp); i++, at += sp.n)
-        if (at + sp.n > begin)
+        if (at + sp.n > begin || at < qs->n_pinned)
             f->k->outer(qs->n, d, sp.n, score + at, lds, TENSOR_F32, sp.v + kv_head * d, kv, qs->o,
                         qs->ld);
 }
@@ -287,7 +314,11 @@ static void run_item(const struct job *j, const struct fwd_attn_item *it)
                                          : n_prefix + s->n_rows;
     const size_t ldq = f->c->n_heads * d;
     const size_t q = (part->row0 + it->q0) * ldq + it->kv_head * group * d;
-    struct queries qs = {.q = f->q + q, .o = f->ctx + q, .ld = ldq, .n = n};
+    struct queries qs = {.q = f->q + q,
+                         .o = f->ctx + q,
+                         .ld = ldq,
+                         .n = n,
+                         .n_pinned = prefix && prefix->is_pinned ? n_prefix : 0};
 
     see(j, before, n_keys, &qs);
     if (n == 1) {
@@ -327,9 +358,11 @@ static const float *input_of(struct fwd_walk *w, unsigned layer, const struct fw
     return w->x;
 }
 
-/* Rotates and stores the keys of the current rows. */
+/* Normalises, rotates and stores the keys of the current rows. */
 static void keep_own(struct fwd_walk *w, unsigned layer, const struct fwd_attn *a)
 {
+    if (a->has_head_norms)
+        fwd__norm_heads(w, layer, SITE_K_NORM, w->c->n_kv_heads, w->k);
     if (a->rope)
         rotate(w, a->rope - 1, w->c->n_kv_heads, w->k);
     if (w->c->stack[w->stack].is_causal)
@@ -352,6 +385,8 @@ static void project_own(struct fwd_walk *w, unsigned layer, const struct fwd_att
         fwd_linears(w, layer, x, qkv, 3);
         keep_own(w, layer, a);
     }
+    if (a->has_head_norms)
+        fwd__norm_heads(w, layer, SITE_Q_NORM, w->c->n_heads, w->q);
     if (a->rope)
         rotate(w, a->rope - 1, w->c->n_heads, w->q);
 }

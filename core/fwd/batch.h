@@ -49,6 +49,7 @@ struct fwd_seq {
     const uint32_t *cross_block; /* of the source: written with its rows, read with the
                                   * target's; NULL without one */
     uint32_t n_cross;            /* tokens of the source */
+    bool is_long;                /* has more positions than model_positions_before_long() */
     bool is_last;                /* row0 + n_rows - 1 is the last row of the prompt, or a
                                   * decode row: pooled or LM outputs are due */
     /* Where the head writes. Pooled kinds: [n_labels or d_model]; tagging: the row of

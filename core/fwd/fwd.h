@@ -82,6 +82,8 @@ struct fwd_attn {
     unsigned rope;       /* rotates q and k by the model's rope[rope - 1]; 0: does not */
     uint32_t window;     /* of own keys: q - k < window, if bidirectional both ways; 0 = all */
     float scale;         /* of q k^T; 0 = 1 / sqrt(d_head) */
+    float softcap;       /* c > 0: scaled scores become c tanh(score / c) */
+    bool has_head_norms; /* q and k of each head through Q_NORM and K_NORM, before rotation */
 };
 
 /* x = o(softmax(scale q k^T) v): norm, projections, rotation, KV blocks, attention, output

@@ -149,6 +149,12 @@ void fwd__plan(struct fwd *f);
 /* The rows of a sequence whose final values its head reads in this step: *n from *first. */
 void fwd__due(const struct fwd_seq *s, uint32_t *first, uint32_t *n);
 
+/* ---- sites.c -------------------------------------------------------------------- */
+
+/* x [rows, n_heads * d_head]: each head through a norm of its width. Row-wise. */
+void fwd__norm_heads(struct fwd_walk *w, unsigned layer, enum site_kind kind, unsigned n_heads,
+                     float *x);
+
 /* ---- attn.c --------------------------------------------------------------------- */
 
 /* cos and sin of the current rows' positions. Row-wise. */

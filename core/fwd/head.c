@@ -151,13 +151,27 @@ static float *destination(const struct fwd *f, const struct fwd_head_row *hr)
     return s->out;
 }
 
+/* Hands the logits of a sequence over, as the model's class gives them. */
+static void give_logits(struct fwd *f, const struct fwd_seq *s, float *logits, unsigned w)
+{
+    const float cap = f->c->logits_softcap;
+    const size_t n = f->c->n_vocab;
+
+    if (cap > 0.0f) {
+        f->k->scale(n, 1.0f / cap, logits);
+        f->k->act(KERN_ACT_TANH, n, logits, logits);
+        f->k->scale(n, cap, logits);
+    }
+    f->batch.on_logits(f->batch.on_logits_arg, s->owner, logits, w);
+}
+
 static void finish_row(struct fwd *f, const struct fwd_head_row *hr, unsigned w)
 {
     const struct fwd_seq *s = &f->batch.seq[hr->seq];
     float *out = destination(f, hr);
 
     if (s->delta->head.kind == DELTA_GENERATION)
-        f->batch.on_logits(f->batch.on_logits_arg, s->owner, out, w);
+        give_logits(f, s, out, w);
     else if (s->delta->head.is_normalized)
         normalise(f, s->delta->head.n_labels, out);
 }
@@ -194,8 +208,8 @@ static void run_head_item(struct fwd *f, const struct fwd_head_item *it, unsigne
     const size_t d = f->c->d_model;
 
     if (it->row0 < f->head_first[FWD_HEAD_POOLER])
-        f->batch.on_logits(f->batch.on_logits_arg, f->batch.seq[f->head_row[it->row0].seq].owner,
-                           f->logits + (size_t)it->row0 * f->c->n_vocab, w);
+        give_logits(f, &f->batch.seq[f->head_row[it->row0].seq],
+                    f->logits + (size_t)it->row0 * f->c->n_vocab, w);
     else if (it->row0 < f->head_first[FWD_HEAD_PLAIN])
         run_plain(f, it, f->pooler + (it->row0 - f->head_first[FWD_HEAD_POOLER]) * d, w);
     else

@@ -470,17 +470,28 @@ static void norm_rows(const struct fwd *f, const struct delta *d, site_id s, siz
         }
 }
 
-void fwd_norm(struct fwd_walk *w, unsigned layer, enum site_kind kind, const float *x, float *y)
+/* The worker's own rows, each as `n` adjacent vectors of the norm's width. */
+static void norm_mine(struct fwd_walk *w, site_id s, size_t n, const float *x, float *y)
 {
-    const site_id s = site_make(layer, kind);
     const struct fwd_rows *v = w->rows;
-    const size_t d = w->c->d_model;
+    const size_t d = n * w->f->m->site[s].n_out;
     uint32_t r0, r1, a, b;
 
     fwd__mine(w, &r0, &r1);
     for (uint32_t i = 0; i < v->n_segments; i++)
         if (fwd__cut(&v->segment[i], r0, r1, &a, &b))
-            norm_rows(w->f, v->segment[i].delta, s, b - a, x + a * d, y + a * d);
+            norm_rows(w->f, v->segment[i].delta, s, (b - a) * n, x + a * d, y + a * d);
+}
+
+void fwd_norm(struct fwd_walk *w, unsigned layer, enum site_kind kind, const float *x, float *y)
+{
+    norm_mine(w, site_make(layer, kind), 1, x, y);
+}
+
+void fwd__norm_heads(struct fwd_walk *w, unsigned layer, enum site_kind kind, unsigned n_heads,
+                     float *x)
+{
+    norm_mine(w, site_make(layer, kind), n_heads, x, x);
 }
 
 void fwd_glu(struct fwd_walk *w, enum kern_act act)

@@ -33,8 +33,7 @@ enum {
     ARCH_BIAS = 1 << 1,      /* must have a bias */
     ARCH_BIAS_MAY = 1 << 2,  /* may have one */
     ARCH_MAY = 1 << 3,       /* the whole site may be missing */
-    ARCH_UNPERMUTE = 1 << 4, /* GGUF stores rows of each head pairwise interleaved */
-    ARCH_TRANSPOSED = 1 << 5 /* Hugging Face stores [n_in, n_out] (Conv1D) */
+    ARCH_TRANSPOSED = 1 << 4 /* Hugging Face stores [n_in, n_out] (Conv1D) */
 };
 
 /* Rows of one table that have the same `hf` are parts of one fused module, in its order. */
@@ -63,6 +62,12 @@ struct arch_keys {
     const char *act;         /* hidden_act */
 };
 
+/* What a configuration class of the library has where config.json lacks the key. */
+struct arch_defaults {
+    unsigned n_kv_heads; /* 0: n_heads */
+    unsigned d_head;     /* 0: d_model / n_heads */
+};
+
 /* Where facts come from: config.json or GGUF metadata; the other is NULL. */
 struct model_facts {
     const json_t *json;
@@ -73,8 +78,11 @@ struct model_facts {
 struct model_arch {
     const char *name;        /* model_type in config.json */
     const char *gguf;        /* general.architecture in GGUF, or NULL: no such files */
+    bool is_permuted;        /* GGUF stores the rows of each head of q and k interleaved */
     const char *base_prefix; /* "bert.", "model.": may stand before a path */
+    const char *span_prefix; /* the same in the class that answers with spans; NULL: no other */
     struct arch_keys key;
+    struct arch_defaults dflt;
     const struct arch_site *site;
     size_t n_sites;
     const struct model_head *head;
@@ -120,7 +128,8 @@ struct model {
     char *chat_template;
     struct model_site *site; /* [n_layers * SITE_N_KINDS] */
     size_t n_sites;
-    float *inv_freq[MODEL_ROPES_MAX]; /* [n_dims / 2], scaling applied; NULL: none */
+    /* [n_dims / 2], scaling applied; NULL: none. The second of a rope: of long sequences. */
+    float *inv_freq[MODEL_ROPES_MAX][2];
     size_t n_bytes;
     char hash[65];
 };
@@ -142,9 +151,38 @@ int model__text(const struct model_facts *f, const char *json, const char *dflt,
 int model__refuse(const char *key, const char *value, struct core_err *err);
 /* All layers are one stack. */
 void model__one_stack(struct model_config *c, bool is_causal, bool is_post_norm);
-/* Rotary positions over all of d_head: "rope_theta" and "rope_scaling" of transformers 4,
- * "rope_parameters" of 5, "rope.freq_base" of GGUF. */
-int model__rope(struct model_config *c, const struct model_facts *f, struct core_err *err);
+/* The key is there and null: where a default stands for an absent key, null is none. */
+bool model__is_null(const struct model_facts *f, const char *json);
+
+/* Which layers have a window: those from `first` on of which every `period`-th has none
+ * (0: all have one); "layer_types" of config.json says it better unless is_fixed. */
+struct model_windows {
+    uint32_t size; /* 0: no layer has one */
+    unsigned first, period;
+    bool is_fixed;
+};
+int model__windows(struct model_config *c, const struct model_facts *f,
+                   const struct model_windows *w, struct core_err *err);
+/* "sliding_window"; `dflt` if the key is absent, 0 if it is null. */
+int model__window_size(const struct model_facts *f, uint32_t dflt, uint32_t *out,
+                       struct core_err *err);
+
+/* ---- rope.c: rotary positions as configurations say them ----------------------- */
+
+/* Where a family differs: zero is the usual. */
+struct model_rope_keys {
+    const char *theta;      /* "rope_theta" */
+    const char *gguf_theta; /* "rope.freq_base" */
+    const char *layer_type; /* of rope_parameters, if it holds one object for each type */
+    double dflt;            /* of theta: 10000 */
+    bool is_unscaled;       /* rope_scaling and GGUF's are of the other layers */
+    bool is_longrope;       /* Phi-3: every scaling is longrope, under older names too */
+    bool is_partial;        /* partial_rotary_factor counts */
+};
+/* c->rope[i]: "rope_theta" and "rope_scaling" of transformers 4, "rope_parameters" of 5,
+ * "rope.*" of GGUF. CORE_E_ADAPTER_UNSUPPORTED names a scaling that is not computed. */
+int model__rope(struct model_config *c, const struct model_facts *f, unsigned i,
+                const struct model_rope_keys *keys, struct core_err *err);
 
 /* ---- the steps of model_open() ---------------------------------------------------- */
 
@@ -167,5 +205,7 @@ size_t model__row0(const struct model *m, const struct arch_site *s);
 /* Outputs of all parts of its module. */
 size_t model__module_rows(const struct model *m, const struct arch_site *s);
 size_t model__dim(const struct model_config *c, const struct arch_site *s, enum arch_dim d);
+/* The outputs of these sites stand in GGUF's order of a head, not in Hugging Face's. */
+bool model__is_permuted(const struct model *m, enum site_kind kind);
 
 #endif

@@ -138,7 +138,7 @@ static void list_sizes(struct model_config *c, const struct arch_keys *k, struct
 {
     const struct size all[N_SIZES] = {
         {k->d_model, "hidden_size", "embedding_length", 1u << 20, &c->d_model, true},
-        {k->n_layers, "num_hidden_layers", "block_count", 1024, &c->n_layers, true},
+        {k->n_layers, "num_hidden_layers", "block_count", MODEL_LAYERS_MAX, &c->n_layers, true},
         {k->n_heads, "num_attention_heads", "attention.head_count", 4096, &c->n_heads, true},
         {k->d_ff, "intermediate_size", "feed_forward_length", 1u << 22, &c->d_ff, true},
         {NULL, "vocab_size", "vocab_size", 1u << 24, &c->n_vocab, true},
@@ -156,6 +156,10 @@ static int read_sizes(struct model_config *c, const struct model_arch *arch,
     struct size s[N_SIZES];
     int rc = 0;
 
+    if (f->json && !json_object_get(f->json, "num_key_value_heads"))
+        c->n_kv_heads = arch->dflt.n_kv_heads;
+    if (f->json && !json_object_get(f->json, "head_dim"))
+        c->d_head = arch->dflt.d_head;
     list_sizes(c, &arch->key, s);
     for (size_t i = 0; rc == 0 && i < N_SIZES; i++)
         rc = model__unsigned(f, s[i].own ? s[i].own : s[i].usual, s[i].gguf, *s[i].out, s[i].max,

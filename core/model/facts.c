@@ -15,6 +15,11 @@ static const char *gguf_key(const struct model_facts *f, const char *key, char f
     return full;
 }
 
+bool model__is_null(const struct model_facts *f, const char *json)
+{
+    return json_is_null(json_object_get(f->json, json));
+}
+
 /* The value of a key of config.json; NULL if absent or null. */
 static const json_t *json_of(const struct model_facts *f, const char *key)
 {
@@ -101,4 +106,55 @@ void model__one_stack(struct model_config *c, bool is_causal, bool is_post_norm)
                                        .d_ff = c->d_ff,
                                        .is_causal = is_causal,
                                        .is_post_norm = is_post_norm};
+}
+
+int model__window_size(const struct model_facts *f, uint32_t dflt, uint32_t *out,
+                       struct core_err *err)
+{
+    if (model__is_null(f, "sliding_window"))
+        dflt = 0;
+    return model__unsigned(f, "sliding_window", "attention.sliding_window", dflt, 1u << 30, out,
+                           err);
+}
+
+static void set_window(struct model_config *c, unsigned layer)
+{
+    c->windowed[layer / 64] |= (uint64_t)1 << layer % 64;
+}
+
+/* "layer_types": one word for each layer. */
+static int listed_windows(struct model_config *c, const json_t *list, struct core_err *err)
+{
+    static const char key[] = "layer_types";
+
+    if (!json_is_array(list) || json_array_size(list) != c->n_layers)
+        return core_err_set_param(err, CORE_E_ADAPTER_INVALID, key,
+                                  "config.json: layer_types must list %u layers", c->n_layers);
+    for (unsigned i = 0; i < c->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+
+        if (type && strcmp(type, "sliding_attention") == 0)
+            set_window(c, i);
+        else if (!type || strcmp(type, "full_attention") != 0)
+            return model__refuse(key, type ? type : "other than a string", err);
+        if (model_window(c, i) == 0 && strcmp(type, "sliding_attention") == 0)
+            return core_err_set_param(
+                err, CORE_E_ADAPTER_INVALID, "sliding_window",
+                "config.json: layer %u has sliding attention, but there is no window", i);
+    }
+    return 0;
+}
+
+int model__windows(struct model_config *c, const struct model_facts *f,
+                   const struct model_windows *w, struct core_err *err)
+{
+    const json_t *list = w->is_fixed ? NULL : json_of(f, "layer_types");
+
+    c->window = w->size;
+    if (list)
+        return listed_windows(c, list, err);
+    for (unsigned i = w->first; w->size && i < c->n_layers; i++)
+        if (w->period == 0 || (i + 1) % w->period)
+            set_window(c, i);
+    return 0;
 }

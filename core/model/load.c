@@ -13,19 +13,21 @@
 enum { NAME_MAX_LEN = 256 };
 
 /* Finds a name of Hugging Face with the base prefix not at all, once, or twice (a model
- * that was saved as a part of one that calls it so; transformers reads all three); `name`
+ * that was saved as a part of one that calls it so; transformers reads all three), or with
+ * the prefix of the class for spans; `name`
  * receives the usual one, for messages. */
 static const struct tensor *find_named(const struct model *m, const char *text,
                                        char name[NAME_MAX_LEN])
 {
     const struct tensor_list *list = weights_tensors(m->weights);
-    const char *prefix = m->arch->base_prefix;
+    const char *base = m->arch->base_prefix;
+    const char *const prefix[] = {"", base, base, m->arch->span_prefix};
     char full[NAME_MAX_LEN];
 
-    for (unsigned n = 0; n < 3; n++) {
+    for (unsigned n = 0; n < 4 && prefix[n]; n++) {
         const struct tensor *t;
 
-        snprintf(full, sizeof(full), "%s%s%s", n > 0 ? prefix : "", n > 1 ? prefix : "", text);
+        snprintf(full, sizeof(full), "%s%s%s", prefix[n], n == 2 ? base : "", text);
         t = tensor_list_find(list, full);
         if (n < 2)
             snprintf(name, NAME_MAX_LEN, "%s", full);
@@ -105,17 +107,16 @@ int model__load_vector(struct model *m, const struct tensor *t, size_t row0, siz
 
 /* ---- the weight of a linear in Hugging Face's order ----------------------------- */
 
-/* GGUF stores the rows of each Llama head as (0, d/2, 1, d/2 + 1, ...); Hugging Face,
- * and every adapter trained on it, as (0, 1, ..., d - 1). */
-static void unpermute(const struct model_config *c, const struct tensor *t, unsigned char *to)
+/* GGUF may store the rows of each head as (0, d/2, 1, d/2 + 1, ...); Hugging Face, and
+ * every adapter trained on it, as (0, 1, ..., d - 1). `n_rows` rows of `size` bytes, whole
+ * heads of d. */
+static void unpermute(size_t d, size_t n_rows, size_t size, const void *from, void *to)
 {
-    const size_t d = c->d_head, n_rows = t->dim[0], row = t->n_bytes / n_rows;
-
     for (size_t h = 0; h < n_rows; h += d)
         for (size_t i = 0; i < d / 2; i++)
             for (size_t j = 0; j < 2; j++)
-                memcpy(to + (h + j * (d / 2) + i) * row,
-                       (const unsigned char *)t->data + (h + i * 2 + j) * row, row);
+                memcpy((unsigned char *)to + (h + j * (d / 2) + i) * size,
+                       (const unsigned char *)from + (h + i * 2 + j) * size, size);
 }
 
 /* Columns [row0, row0 + n_rows) of t [n_in, n_all] as rows. */
@@ -136,7 +137,7 @@ static int own_rows(const struct model *m, const struct model_site *site, size_t
 {
     const bool is_gguf = weights_gguf(m->weights) != NULL;
     const bool is_transposed = site->row->flags & ARCH_TRANSPOSED && !is_gguf;
-    const bool is_permuted = site->row->flags & ARCH_UNPERMUTE && is_gguf;
+    const bool is_permuted = model__is_permuted(m, site->row->kind);
     const size_t n_bytes = t->n_bytes / n_all * site->n_out;
 
     if (is_permuted && (site->n_out % m->config.d_head || m->config.d_head % 2))
@@ -160,7 +161,7 @@ static int own_rows(const struct model *m, const struct model_site *site, size_t
     t->dim[1] = site->n_in;
     t->n_bytes = n_bytes;
     if (is_permuted)
-        unpermute(&m->config, t, *copy);
+        unpermute(m->config.d_head, t->dim[0], n_bytes / t->dim[0], t->data, *copy);
     t->data = *copy ? *copy : t->data;
     return 0;
 }
@@ -214,6 +215,18 @@ static int load_table(struct model_site *site, const struct tensor *t, struct co
     return 0;
 }
 
+/* What a norm multiplies by. GGUF's files have the family's offset added. */
+static int load_gain(struct model *m, struct model_site *site, const struct tensor *t,
+                     struct core_err *err)
+{
+    const float offset = weights_gguf(m->weights) ? 0.0f : m->config.gain_offset;
+    const int rc = model__load_vector(m, t, 0, site->n_out, site->n_out, &site->gamma, err);
+
+    for (size_t i = 0; rc == 0 && offset != 0.0f && i < site->n_out; i++)
+        site->gamma[i] += offset;
+    return rc;
+}
+
 static int load_weight(struct model *m, struct model_site *site, const struct tensor *t,
                        struct core_err *err)
 {
@@ -223,7 +236,7 @@ static int load_weight(struct model *m, struct model_site *site, const struct te
     case SITE_CLASS_LINEAR:
         return load_linear(m, site, t, err);
     case SITE_CLASS_NORM:
-        return model__load_vector(m, t, 0, site->n_out, site->n_out, &site->gamma, err);
+        return load_gain(m, site, t, err);
     case SITE_CLASS_EMBED:
         return load_table(site, t, err);
     case SITE_CLASS_JOIN:
@@ -283,6 +296,19 @@ static int missing(const char *name, struct core_err *err)
                               name);
 }
 
+/* Values of a bias follow the rows of their weight. */
+static int unpermute_bias(const struct model *m, struct model_site *site, struct core_err *err)
+{
+    float *bias = core_alloc_aligned(site->n_out * sizeof(float));
+
+    if (!bias)
+        return core_err_nomem(err, "bias");
+    unpermute(m->config.d_head, site->n_out, sizeof(float), site->bias, bias);
+    core_free(site->bias);
+    site->bias = bias;
+    return 0;
+}
+
 /* The bias of a linear or the beta of a norm. */
 static int load_bias(struct model *m, struct model_site *site, unsigned layer, struct core_err *err)
 {
@@ -293,6 +319,7 @@ static int load_bias(struct model *m, struct model_site *site, unsigned layer, s
     const bool is_named = s->bias && !weights_gguf(m->weights);
     const struct tensor *t =
         is_named ? find_named(m, s->bias, name) : find(m, s, layer, ".bias", name);
+    int rc;
 
     if (!t)
         return s->flags & ARCH_BIAS ? missing(name, err) : 0;
@@ -300,8 +327,9 @@ static int load_bias(struct model *m, struct model_site *site, unsigned layer, s
         return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, t->name,
                                   "tensor %s: this place has no bias in %s", t->name,
                                   m->arch->name);
-    return model__load_vector(m, t, site->row0, n_all, site->n_out,
-                              is_norm ? &site->beta : &site->bias, err);
+    rc = model__load_vector(m, t, site->row0, n_all, site->n_out,
+                            is_norm ? &site->beta : &site->bias, err);
+    return rc < 0 || !model__is_permuted(m, s->kind) ? rc : unpermute_bias(m, site, err);
 }
 
 static int load_site(struct model *m, const struct arch_site *s, unsigned layer,
@@ -362,6 +390,25 @@ static int hash_weights(struct model *m, struct core_err *err)
     return 0;
 }
 
+/* GGUF's programs multiply in f32. */
+static void round_embed_scale(struct model *m)
+{
+    float *scale = &m->config.embed_scale;
+
+    if (!m->config.rounds_scale || weights_gguf(m->weights))
+        return;
+    switch (m->site[site_make(0, SITE_EMBED_TOKENS)].table.type) {
+    case TENSOR_BF16:
+        *scale = tensor_bf16_to_f32(tensor_f32_to_bf16(*scale));
+        break;
+    case TENSOR_F16:
+        *scale = tensor_f16_to_f32(tensor_f32_to_f16(*scale));
+        break;
+    default:
+        break;
+    }
+}
+
 int model__load(struct model *m, struct core_err *err)
 {
     struct model_config *c = &m->config;
@@ -379,6 +426,8 @@ int model__load(struct model *m, struct core_err *err)
         for (unsigned layer = 0; rc == 0 && layer < n; layer++)
             rc = load_site(m, s, layer, err);
     }
+    if (rc == 0)
+        round_embed_scale(m);
     if (rc == 0)
         rc = model__load_rope(m, err);
     if (rc == 0)

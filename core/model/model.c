@@ -64,7 +64,8 @@ void model_close(struct model **mp)
     }
     core_free(m->site);
     for (unsigned i = 0; i < MODEL_ROPES_MAX; i++)
-        core_free(m->inv_freq[i]);
+        for (unsigned k = 0; k < 2; k++)
+            core_free(m->inv_freq[i][k]);
     core_free(m->chat_template);
     tok_close(&m->tok);
     weights_close(&m->weights);

@@ -49,8 +49,11 @@ enum site_class {
     X(Q, LINEAR, "q_proj")                       \
     X(K, LINEAR, "k_proj")                       \
     X(V, LINEAR, "v_proj")                       \
+    X(Q_NORM, NORM, "q_norm")                    \
+    X(K_NORM, NORM, "k_norm")                    \
     X(ATTN, ATTN, "attn")                        \
     X(O, LINEAR, "o_proj")                       \
+    X(ATTN_POST_NORM, NORM, "attn_post_norm")    \
     X(ATTN_JOIN, JOIN, "attn_join")              \
     X(CROSS_NORM, NORM, "cross_norm")            \
     X(CROSS_Q, LINEAR, "cross_q_proj")           \
@@ -63,6 +66,7 @@ enum site_class {
     X(GATE, LINEAR, "gate_proj")                 \
     X(UP, LINEAR, "up_proj")                     \
     X(DOWN, LINEAR, "down_proj")                 \
+    X(FFN_POST_NORM, NORM, "ffn_post_norm")      \
     X(FFN_JOIN, JOIN, "ffn_join")                \
     X(FINAL_NORM, NORM, "final_norm")            \
     X(POOLER, LINEAR, "pooler")                  \
@@ -71,7 +75,9 @@ enum site_class {
 /* The norm that belongs to a join in a post-norm model (BERT) is the site before
  * it in the graph: ATTN_NORM is attention.output.LayerNorm there, FFN_NORM is
  * output.LayerNorm. In a pre-norm model (Llama) ATTN_NORM and FFN_NORM are
- * input_layernorm and post_attention_layernorm and joins have no norm.
+ * input_layernorm and post_attention_layernorm and joins have no norm; where a
+ * sub-layer's output is normalised before it meets the residual, that is a POST_NORM.
+ * Q_NORM and K_NORM are of one head's width and normalise each head.
  * BERT's intermediate.dense is UP and output.dense is DOWN; it has no GATE. */
 enum site_kind {
 #define X(name, cls, text) SITE_##name,
@@ -114,22 +120,38 @@ struct model_stack {
     bool has_cross;    /* a second attention, over the source */
 };
 
+/* How rotary frequencies f_k = theta^(-2k / n_dims) are scaled (transformers,
+ * ROPE_INIT_FUNCTIONS). */
+enum model_rope_type {
+    MODEL_ROPE_DEFAULT,  /* not */
+    MODEL_ROPE_DYNAMIC,  /* not within n_positions, and nothing is computed beyond */
+    MODEL_ROPE_LINEAR,   /* f / factor */
+    MODEL_ROPE_LLAMA3,   /* long wavelengths f / factor, short ones f, between them blended */
+    MODEL_ROPE_YARN,     /* the same by turns within original_positions (Peng et al. 2023) */
+    MODEL_ROPE_LONGROPE, /* f / divisor[k]; other divisors for sequences of more tokens than
+                          * original_positions (Ding et al. 2024) */
+};
+
 /* Rotary positions. Layers may use one of two tables (local and global attention). */
-enum { MODEL_ROPES_MAX = 2 };
+enum { MODEL_ROPES_MAX = 2, MODEL_ROPE_DIVISORS_MAX = 256 };
 struct model_rope {
+    enum model_rope_type type;
     float theta;     /* base of the frequencies; 0: none */
     unsigned n_dims; /* of each head that are rotated; the rest stay */
-    float factor;    /* > 0: scaled, below */
-    /* Llama 3's scaling: long wavelengths divided by factor, short ones kept, between them
-     * blended; 0: all divided by factor ("linear") */
-    float low_freq_factor, high_freq_factor;
-    unsigned original_positions;
+    float amplitude; /* of cos and sin: 1 unless the scaling says more */
+    float factor;
+    float low, high; /* llama3: low and high frequency factor; yarn: beta slow and fast */
+    bool is_exact;   /* yarn: the ends of the blend are not whole dimensions */
+    unsigned original_positions; /* all but default and linear: the length trained at first */
+    float divisor[2][MODEL_ROPE_DIVISORS_MAX]; /* longrope: of short and of long sequences */
 };
 
 enum model_norm {
     MODEL_NORM_LAYER, /* torch.nn.LayerNorm */
     MODEL_NORM_RMS,   /* LlamaRMSNorm */
 };
+
+enum { MODEL_LAYERS_MAX = 1024 };
 
 /* Facts that others may read. Counts in elements. */
 struct model_config {
@@ -140,7 +162,6 @@ struct model_config {
     unsigned n_layers; /* of all stacks */
     unsigned d_model, n_heads, n_kv_heads, d_head, n_vocab;
     unsigned d_ff;        /* the widest of the stacks' */
-    float embed_scale;    /* of the token embedding's rows */
     unsigned n_positions; /* tokens that a sequence may have: rows of a position table that
                            * are for tokens, or the trained context length */
     struct {
@@ -150,10 +171,20 @@ struct model_config {
     unsigned n_token_types;
     enum model_norm norm;
     float norm_eps;
-    enum kern_act act; /* of the feed-forward */
+    float gain_offset;    /* a norm multiplies by offset + weight; model_norm_gamma() has both */
+    float embed_scale;    /* of the token embedding's rows */
+    bool rounds_scale;    /* which the library rounds to the type of the stored rows */
+    float attn_scale;     /* of q k^T; 0: 1 / sqrt(d_head) */
+    float attn_softcap;   /* c > 0: scores become c tanh(score / c) before the softmax */
+    float logits_softcap; /* the same of the language model's logits */
+    enum kern_act act;    /* of the feed-forward */
     enum kern_act pooler_act;
     struct model_rope rope[MODEL_ROPES_MAX]; /* theta 0: not this one */
-    bool is_tied;                            /* the output head is the token embedding */
+    /* Keys that a row of a windowed layer sees, itself the last, and which layers are; of
+     * others read model_window(). */
+    uint32_t window;
+    uint64_t windowed[MODEL_LAYERS_MAX / 64];
+    bool is_tied; /* the output head is the token embedding */
     bool has_pooler, has_lm_head;
     int32_t eos[8]; /* ids that end a generation */
     unsigned n_eos;
@@ -170,6 +201,35 @@ struct model_config {
 static inline const struct model_stack *model_last_stack(const struct model_config *c)
 {
     return &c->stack[c->n_stacks - 1];
+}
+
+/* The window of a layer; 0: it sees all keys. */
+static inline uint32_t model_window(const struct model_config *c, unsigned layer)
+{
+    return c->windowed[layer / 64] >> layer % 64 & 1 ? c->window : 0;
+}
+
+/* The most keys that a row sees in any layer, itself the last: no later row reads what
+ * stands before. 0: all keys are read. */
+static inline uint32_t model_window_of_all(const struct model_config *c)
+{
+    for (unsigned i = 0; i < c->n_layers; i++)
+        if (model_window(c, i) == 0)
+            return 0;
+    return c->window;
+}
+
+/* A sequence of more positions than these is rotated otherwise from its first token on;
+ * 0: none is. */
+static inline unsigned model_positions_before_long(const struct model_config *c)
+{
+    return c->rope[0].type == MODEL_ROPE_LONGROPE ? c->rope[0].original_positions : 0;
+}
+
+/* No position beyond n_positions - 1 is computed, whatever the context may be. */
+static inline bool model_positions_end(const struct model_config *c)
+{
+    return c->rope[0].type == MODEL_ROPE_DYNAMIC;
 }
 
 struct model_options {
@@ -236,7 +296,8 @@ bool model_site_dims(const struct model *m, site_id s, size_t *n_in, size_t *n_o
  * Hugging Face's order, whatever the file's is. The site has a weight. */
 void model_weight_row(const struct model *m, site_id s, size_t row, float *out);
 bool model_has_weight(const struct model *m, site_id s);
-/* The site's own bias (f32, n_out) or NULL; a norm's gamma and beta (NULL: none). */
+/* The site's own bias (f32, n_out) or NULL; what a norm multiplies by, the family's offset
+ * added, and its beta (NULL: none). */
 const float *model_site_bias(const struct model *m, site_id s);
 const float *model_norm_gamma(const struct model *m, site_id s);
 const float *model_norm_beta(const struct model *m, site_id s);

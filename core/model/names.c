@@ -111,12 +111,12 @@ static bool path_matches(const char *pattern, const char *path, size_t n, unsign
     return i == n;
 }
 
-/* The path behind the base prefix; false if it does not begin with it. */
-static bool strip(const struct model *m, const char **path, size_t *n)
+/* The path behind a base prefix; false if it does not begin with it. */
+static bool strip(const char *prefix, const char **path, size_t *n)
 {
-    const size_t n_prefix = strlen(m->arch->base_prefix);
+    const size_t n_prefix = prefix ? strlen(prefix) : 0;
 
-    if (*n <= n_prefix || strncmp(*path, m->arch->base_prefix, n_prefix) != 0)
+    if (!prefix || *n <= n_prefix || strncmp(*path, prefix, n_prefix) != 0)
         return false;
     *path += n_prefix;
     *n -= n_prefix;
@@ -152,7 +152,8 @@ static void find(const struct model *m, const char *path, size_t n, bool is_join
 {
     *out = (struct model_module){0};
     match(m, path, n, is_join, out);
-    if (!out->n_parts && strip(m, &path, &n))
+    if (!out->n_parts &&
+        (strip(m->arch->base_prefix, &path, &n) || strip(m->arch->span_prefix, &path, &n)))
         match(m, path, n, is_join, out);
     for (unsigned i = 0; i < out->n_parts; i++)
         if (m->site[out->site[i]].n_out == 0)
@@ -248,8 +249,13 @@ bool model_has_weight(const struct model *m, site_id s)
     return s < m->n_sites && m->site[s].stored != NULL;
 }
 
-/* GGUF stores the rows of each Llama head as (0, d/2, 1, d/2 + 1, ...): where row `row` of
- * Hugging Face's order stands. */
+bool model__is_permuted(const struct model *m, enum site_kind kind)
+{
+    return m->arch->is_permuted && weights_gguf(m->weights) && (kind == SITE_Q || kind == SITE_K);
+}
+
+/* GGUF stores the rows of each permuted head as (0, d/2, 1, d/2 + 1, ...): where row `row`
+ * of Hugging Face's order stands. */
 static size_t permuted(const struct model_config *c, size_t row)
 {
     const size_t d = c->d_head, i = row % d;
@@ -269,7 +275,7 @@ void model_weight_row(const struct model *m, site_id s, size_t row, float *out)
             tensor_to_f32(t, k * n + site->row0 + row, 1, &out[k]);
         return;
     }
-    if (site->row->flags & ARCH_UNPERMUTE && is_gguf)
+    if (model__is_permuted(m, site->row->kind))
         row = permuted(&m->config, row);
     tensor_to_f32(t, (site->row0 + row) * n, n, out);
 }
@@ -331,5 +337,9 @@ const struct tensor *model_tensor(const struct model *m, const char *name)
     if (t)
         return t;
     snprintf(full, sizeof(full), "%s%s", m->arch->base_prefix, name);
+    t = tensor_list_find(list, full);
+    if (t || !m->arch->span_prefix)
+        return t;
+    snprintf(full, sizeof(full), "%s%s", m->arch->span_prefix, name);
     return tensor_list_find(list, full);
 }
