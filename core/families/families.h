@@ -10,5 +10,6 @@ extern const struct model_arch family__bert;
 extern const struct model_arch family__gpt2;
 extern const struct model_arch family__llama;
 extern const struct model_arch family__mbart;
+extern const struct model_arch family__mistral;
 
 #endif
