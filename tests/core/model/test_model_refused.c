@@ -179,6 +179,20 @@ static const struct {
      "rope_theta must be greater than 0"},
     {"llama", CONFIG, "\"use_cache\": true", "\"partial_rotary_factor\": 0.5", UNSUPPORTED,
      "partial_rotary_factor", "partial_rotary_factor"},
+    /* other decoders, on Llama's tensors */
+    {"llama", CONFIG, "\"model_type\": \"llama\"",
+     "\"model_type\": \"qwen2\", \"layer_types\": [\"full_attention\"]", INVALID, "layer_types",
+     "layer_types must list 3 layers"},
+    {"llama", CONFIG, "\"model_type\": \"llama\"",
+     "\"model_type\": \"qwen2\", \"layer_types\": [\"full_attention\", "
+     "\"chunked_attention\", 1]",
+     UNSUPPORTED, "layer_types", "layer_types chunked_attention"},
+    {"llama", CONFIG, "\"model_type\": \"llama\"",
+     "\"model_type\": \"qwen2\", \"layer_types\": [\"full_attention\", "
+     "\"sliding_attention\", \"full_attention\"]",
+     INVALID, "sliding_window", "layer 1 has sliding attention"},
+    {"llama", CONFIG, "\"model_type\": \"llama\"", "\"model_type\": \"qwen2\"", INVALID,
+     "model.layers.0.self_attn.q_proj.bias", "no tensor model.layers.0.self_attn.q_proj.bias"},
     /* tensors */
     {"bert", WEIGHTS, "\"" QUERY_1 ".weight\"", "\"elsewhere\"", INVALID, "bert." QUERY_1 ".weight",
      "no tensor bert." QUERY_1 ".weight"},
