@@ -12,5 +12,6 @@ extern const struct model_arch family__llama;
 extern const struct model_arch family__mbart;
 extern const struct model_arch family__mistral;
 extern const struct model_arch family__qwen2;
+extern const struct model_arch family__qwen3;
 
 #endif

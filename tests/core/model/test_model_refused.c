@@ -193,6 +193,8 @@ static const struct {
      INVALID, "sliding_window", "layer 1 has sliding attention"},
     {"llama", CONFIG, "\"model_type\": \"llama\"", "\"model_type\": \"qwen2\"", INVALID,
      "model.layers.0.self_attn.q_proj.bias", "no tensor model.layers.0.self_attn.q_proj.bias"},
+    {"llama", CONFIG, "\"model_type\": \"llama\"", "\"model_type\": \"qwen3\"", INVALID,
+     "model.layers.0.self_attn.q_norm.weight", "no tensor model.layers.0.self_attn.q_norm.weight"},
     /* tensors */
     {"bert", WEIGHTS, "\"" QUERY_1 ".weight\"", "\"elsewhere\"", INVALID, "bert." QUERY_1 ".weight",
      "no tensor bert." QUERY_1 ".weight"},
