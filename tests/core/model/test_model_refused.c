@@ -195,6 +195,8 @@ static const struct {
      "model.layers.0.self_attn.q_proj.bias", "no tensor model.layers.0.self_attn.q_proj.bias"},
     {"llama", CONFIG, "\"model_type\": \"llama\"", "\"model_type\": \"qwen3\"", INVALID,
      "model.layers.0.self_attn.q_norm.weight", "no tensor model.layers.0.self_attn.q_norm.weight"},
+    {"llama", CONFIG, "\"model_type\": \"llama\"", "\"model_type\": \"phi3\"", UNSUPPORTED,
+     "rope_scaling", "rope type llama3"},
     /* tensors */
     {"bert", WEIGHTS, "\"" QUERY_1 ".weight\"", "\"elsewhere\"", INVALID, "bert." QUERY_1 ".weight",
      "no tensor bert." QUERY_1 ".weight"},
