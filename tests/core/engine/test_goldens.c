@@ -19,7 +19,7 @@ static const float golden_tolerance = 1e-4f;
 static const float portable_tolerance = 1e-5f;
 
 static const char *const bases[] = {"bert",  "bert-cls", "llama", "llama-untied", "gpt2", "bart",
-                                    "mbart", "mistral",  "qwen2", "qwen3",        "phi3"};
+                                    "mbart", "mistral",  "qwen2", "qwen3",        "phi3", "gemma2"};
 enum { N_BASES = sizeof(bases) / sizeof(bases[0]) };
 
 static struct engine *open_engine(const struct golden_base *g, unsigned n_threads,

@@ -195,6 +195,12 @@ static const struct {
      "model.layers.0.self_attn.q_proj.bias", "no tensor model.layers.0.self_attn.q_proj.bias"},
     {"llama", CONFIG, "\"model_type\": \"llama\"", "\"model_type\": \"qwen3\"", INVALID,
      "model.layers.0.self_attn.q_norm.weight", "no tensor model.layers.0.self_attn.q_norm.weight"},
+    {"llama", CONFIG, "\"model_type\": \"llama\"",
+     "\"model_type\": \"gemma2\", \"final_logit_softcapping\": -1", INVALID,
+     "final_logit_softcapping", "final_logit_softcapping must be greater than 0"},
+    {"llama", CONFIG, "\"model_type\": \"llama\"",
+     "\"model_type\": \"gemma2\", \"query_pre_attn_scalar\": 0", INVALID, "query_pre_attn_scalar",
+     "query_pre_attn_scalar must be greater than 0"},
     {"llama", CONFIG, "\"model_type\": \"llama\"", "\"model_type\": \"phi3\"", UNSUPPORTED,
      "rope_scaling", "rope type llama3"},
     /* tensors */
