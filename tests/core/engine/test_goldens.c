@@ -18,8 +18,9 @@ static const float golden_tolerance = 1e-4f;
  * of rows: as golden_tolerance, but between two sums of f32 only. */
 static const float portable_tolerance = 1e-5f;
 
-static const char *const bases[] = {"bert",  "bert-cls", "llama", "llama-untied", "gpt2", "bart",
-                                    "mbart", "mistral",  "qwen2", "qwen3",        "phi3", "gemma2"};
+static const char *const bases[] = {"bert", "bert-cls", "llama",      "llama-untied", "gpt2",
+                                    "bart", "mbart",    "mistral",    "qwen2",        "qwen3",
+                                    "phi3", "gemma2",   "gemma3_text"};
 enum { N_BASES = sizeof(bases) / sizeof(bases[0]) };
 
 static struct engine *open_engine(const struct golden_base *g, unsigned n_threads,

@@ -201,6 +201,9 @@ static const struct {
     {"llama", CONFIG, "\"model_type\": \"llama\"",
      "\"model_type\": \"gemma2\", \"query_pre_attn_scalar\": 0", INVALID, "query_pre_attn_scalar",
      "query_pre_attn_scalar must be greater than 0"},
+    {"llama", CONFIG, "\"model_type\": \"llama\"",
+     "\"model_type\": \"gemma3_text\", \"use_bidirectional_attention\": true", UNSUPPORTED,
+     "use_bidirectional_attention", "use_bidirectional_attention true"},
     {"llama", CONFIG, "\"model_type\": \"llama\"", "\"model_type\": \"phi3\"", UNSUPPORTED,
      "rope_scaling", "rope type llama3"},
     /* tensors */
