@@ -18,9 +18,36 @@ static const float golden_tolerance = 1e-4f;
  * of rows: as golden_tolerance, but between two sums of f32 only. */
 static const float portable_tolerance = 1e-5f;
 
-static const char *const bases[] = {"bert", "bert-cls", "llama",      "llama-untied", "gpt2",
-                                    "bart", "mbart",    "mistral",    "qwen2",        "qwen3",
-                                    "phi3", "gemma2",   "gemma3_text"};
+static const char *const bases[] = {"bert",
+                                    "bert-cls",
+                                    "llama",
+                                    "llama-untied",
+                                    "gpt2",
+                                    "bart",
+                                    "mbart",
+                                    "mistral",
+                                    "qwen2",
+                                    "qwen3",
+                                    "phi3",
+                                    "gemma2",
+                                    "gemma3_text",
+                                    "gemma2-bf16",
+                                    "gemma2.gguf",
+                                    "gemma3-linear",
+                                    "gemma3-nested",
+                                    "gemma3.gguf",
+                                    "gpt2.gguf",
+                                    "llama-biases.gguf",
+                                    "llama-dynamic",
+                                    "llama-linear",
+                                    "llama-yarn",
+                                    "mistral-no-window",
+                                    "phi3-longrope",
+                                    "phi3-longrope.gguf",
+                                    "phi3-su",
+                                    "qwen2-late-windows",
+                                    "qwen2-yarn.gguf",
+                                    "qwen3.gguf"};
 enum { N_BASES = sizeof(bases) / sizeof(bases[0]) };
 
 static struct engine *open_engine(const struct golden_base *g, unsigned n_threads,
