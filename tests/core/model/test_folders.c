@@ -205,6 +205,14 @@ static void with_model_twice(struct writer *w, const struct tensor *t)
     put_prefixed(w, t, "model.", t->name);
 }
 
+/* As the classes for spans call a decoder. */
+static void with_transformer(struct writer *w, const struct tensor *t)
+{
+    const char *rest = without(t->name, "model.");
+
+    put_prefixed(w, t, rest == t->name ? "" : "transformer.", rest);
+}
+
 static void in_data_parallel(struct writer *w, const struct tensor *t)
 {
     put_prefixed(w, t, "module.", t->name);
@@ -348,6 +356,17 @@ static const struct {
     {"llama", in_double_precision},
     {"llama-untied", as_it_is},
     {"llama-untied", without_prefix},
+    {"llama", with_transformer},
+    {"mistral", with_transformer},
+    {"qwen2", without_prefix},
+    {"qwen2", with_a_copy_as_head},
+    {"qwen3", with_transformer},
+    {"phi3", without_prefix},
+    {"phi3", with_buffers_and_heads},
+    {"gemma2", with_a_copy_as_head},
+    {"gemma2", with_the_head_alone},
+    {"gemma3_text", without_prefix},
+    {"gemma3_text", with_buffers_and_heads},
 };
 
 START_TEST(a_base_under_other_names_answers_as_before)
@@ -408,6 +427,16 @@ static const struct {
     {"bert", "config.json", "\"model_type\"", "\"type of model\""}, /* the class says it */
     {"llama", "config.json", "\"model_type\"", "\"type of model\""},
     {"bert", "config.json", "\"gelu\"", "\"gelu_python\""},
+    /* what files of before layer_types say, and what their classes take for granted */
+    {"qwen2", "config.json", "\"layer_types\"", "\"types of layers\""},
+    {"gemma2", "config.json", "\"layer_types\"", "\"types of layers\""},
+    {"gemma3_text", "config.json", "\"layer_types\"",
+     "\"sliding_window_pattern\": 2, \"types of layers\""},
+    {"gemma3_text", "config.json", "\"rope_local_base_freq\"", "\"local base\""},
+    {"gemma3_text", "config.json", "\"rope_theta\"", "\"global base\""},
+    {"gemma2", "config.json", "\"hidden_activation\"", "\"activation\""},
+    {"mistral", "config.json", "\"rope_theta\"", "\"base\""},
+    {"phi3", "config.json", "\"rms_norm_eps\"", "\"eps\""},
 };
 
 START_TEST(texts_as_other_versions_write_them_mean_the_same)
