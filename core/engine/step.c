@@ -36,6 +36,7 @@ void engine__end(struct engine *e, struct engine_job *job, enum engine_finish fi
         e->synced_data.n_waiting--;
     e->synced_data.stats.n_completion_tokens += job->n_generated;
     e->synced_data.stats.n_prompt_tokens += n_input_done(job);
+    e->synced_data.stats.kv_blocks_used = e->thread_data.kv.n_blocks - e->thread_data.kv.n_free;
     core_unlock(&e->synced_data.lock);
     job->cb.done(job->arg, job, job->err.code ? &job->err : NULL);
 }

@@ -202,7 +202,7 @@ unsigned model_tied(const struct model *m, const char *path, size_t n, site_id s
     bool is_name = is_tied_name(m, path, n);
     unsigned k = 0;
 
-    if (!is_name && strip(m, &path, &n))
+    if (!is_name && strip(m->arch->base_prefix, &path, &n))
         is_name = is_tied_name(m, path, n);
     for (size_t i = 0; is_name && i < m->arch->n_sites && k < MODEL_TIED_MAX; i++) {
         const struct arch_site *s = &m->arch->site[i];
