@@ -47,16 +47,23 @@ static float *rows(const struct fwd *f, size_t width, int *rc, struct core_err *
     return p;
 }
 
+/* Embeddings may be wider than what follows them. */
+static size_t widest_hidden(const struct fwd *f)
+{
+    return f->c->d_embed > f->c->d_model ? f->c->d_embed : f->c->d_model;
+}
+
 static int alloc_rows(struct fwd *f, struct core_err *err)
 {
     const struct model_config *c = f->c;
     const size_t q = (size_t)c->n_heads * c->d_head, kv = (size_t)c->n_kv_heads * c->d_head;
-    size_t widest = c->d_model > q ? c->d_model : q;
+    const size_t d = widest_hidden(f);
+    size_t widest = d > q ? d : q;
     int rc = 0;
 
     widest = c->d_ff > widest ? c->d_ff : widest;
-    f->h = rows(f, c->d_model, &rc, err);
-    f->x = rows(f, c->d_model, &rc, err);
+    f->h = rows(f, d, &rc, err);
+    f->x = rows(f, d, &rc, err);
     f->q = rows(f, q, &rc, err);
     f->k_rows = rows(f, kv, &rc, err);
     f->v_rows = rows(f, kv, &rc, err);
@@ -158,7 +165,7 @@ static int grow_rank(struct fwd *f, size_t rank, struct core_err *err)
     int rc = regrow(&f->t, f->opt.max_rows * rank, err);
 
     for (unsigned w = 0; rc == 0 && w < f->n_workers; w++)
-        rc = regrow(&f->worker[w].join, FWD_JOIN_ROWS * (3 * (size_t)f->c->d_model + rank), err);
+        rc = regrow(&f->worker[w].join, FWD_JOIN_ROWS * (3 * widest_hidden(f) + rank), err);
     if (rc == 0)
         f->rank_max = rank;
     return rc;

@@ -40,7 +40,7 @@ struct fwd_walk {
     unsigned worker;
     unsigned stack;              /* whose rows they are */
     const struct fwd_rows *rows; /* current rows: all of the stack, then those due */
-    float *h, *x;                /* [rows, d_model]: residual stream; scratch */
+    float *h, *x;                /* [rows, d_model or d_embed]: residual stream; scratch */
     float *q, *k, *v, *ctx;      /* attention: [rows, heads * d_head], k and v kv heads */
     float *ff1, *ff2;            /* [rows, d_ff] */
 };
@@ -48,8 +48,8 @@ struct fwd_walk {
 /* Enters a stack: its rows become the current ones. False if the step has none. */
 bool fwd_begin(struct fwd_walk *w, unsigned stack);
 
-/* h = embed_scale * token + type + position rows of the tables that the stack has; rotary
- * angles of its positions. Row-wise. */
+/* h [rows, d_embed] = embed_scale * token + type + position rows of the tables that the
+ * stack has; rotary angles of its positions. Row-wise. */
 void fwd_embed(struct fwd_walk *w);
 
 /* One linear of a group that reads the same input. */
@@ -64,7 +64,7 @@ struct fwd_linear {
 void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struct fwd_linear *lin,
                  unsigned n);
 
-/* y = norm(x) with each task's gamma and beta; y may be x. Row-wise. */
+/* y = norm(x) of the site's width with each task's gamma and beta; y may be x. Row-wise. */
 void fwd_norm(struct fwd_walk *w, unsigned layer, enum site_kind kind, const float *x, float *y);
 
 /* h = join(x, h): residual h, sub-layer output x. In a post-norm stack the join ends with

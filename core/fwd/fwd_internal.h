@@ -75,7 +75,7 @@ enum fwd_head_class { FWD_HEAD_LM, FWD_HEAD_POOLER, FWD_HEAD_PLAIN, FWD_N_HEAD_C
 struct fwd_worker {
     void *gemm;                  /* gemm_scratch_bytes() */
     float *score;                /* [FWD_QUERY_CHUNK or group, keys] */
-    float *join;                 /* [FWD_JOIN_ROWS, 3 * d_model + rank_max] */
+    float *join;                 /* [FWD_JOIN_ROWS, 3 * (d_model or d_embed) + rank_max] */
     float *head;                 /* two of [FWD_JOIN_ROWS, head_width_max] */
     struct fwd_product *product; /* of the current group, by (linear, segment) */
     size_t n_products;

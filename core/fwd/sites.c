@@ -417,7 +417,7 @@ void fwd_embed(struct fwd_walk *w)
     const site_id token = f->m->site[own].n_out ? own : site_make(0, SITE_EMBED_TOKENS);
     const site_id type = site_make(0, SITE_EMBED_TYPES);
     const site_id position = site_make(first, SITE_EMBED_POSITIONS);
-    const size_t d = w->c->d_model;
+    const size_t d = w->c->d_embed;
     uint32_t r0, r1, a, b;
 
     fwd__mine(w, &r0, &r1);

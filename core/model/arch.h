@@ -15,13 +15,16 @@
 
 struct fwd_walk;
 
-/* Widths that a site's row in the table may name. */
+/* Widths that a site's row in the table may name. Where the configuration makes one 0, the
+ * model has no such site, whatever its file holds. */
 enum arch_dim {
     ARCH_NONE,
     ARCH_D,
-    ARCH_Q,    /* n_heads * d_head */
-    ARCH_KV,   /* n_kv_heads * d_head */
-    ARCH_HEAD, /* d_head */
+    ARCH_EMBED,  /* d_embed */
+    ARCH_NARROW, /* d_embed if it is not d_model, else 0 */
+    ARCH_Q,      /* n_heads * d_head */
+    ARCH_KV,     /* n_kv_heads * d_head */
+    ARCH_HEAD,   /* d_head */
     ARCH_FF,
     ARCH_VOCAB,
     ARCH_POSITIONS, /* rows of the position table */

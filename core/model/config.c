@@ -191,6 +191,7 @@ static int check_sizes(struct model_config *c, const struct model_arch *arch,
                             "the configuration: %u attention heads, %u key-value heads, head size "
                             "%u do not fit together",
                             c->n_heads, c->n_kv_heads, c->d_head);
+    c->d_embed = c->d_embed ? c->d_embed : c->d_model;
     c->max_input_tokens = c->n_positions;
     return 0;
 }

@@ -344,6 +344,10 @@ static int load_site(struct model *m, const struct arch_site *s, unsigned layer,
     site->row = s;
     site->n_in = model__dim(&m->config, s, s->in);
     site->n_out = model__dim(&m->config, s, s->out);
+    if (site->n_in == 0 || site->n_out == 0) {
+        site->n_in = site->n_out = 0;
+        return 0;
+    }
     if (!has_weight(s->kind))
         return 0;
     weight = weight_of(m, s, layer, name);

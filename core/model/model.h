@@ -35,7 +35,7 @@ enum site_class {
     SITE_CLASS_JOIN,   /* sub-layer output h, residual r, optional post-norm:
                         * LOWRANK with placement (AdapterHub's bottlenecks) */
     SITE_CLASS_ATTN,   /* one attention: KV_PREFIX */
-    SITE_CLASS_EMBED,  /* a table's rows [n_in, d_model]: LOWRANK, SPARSE by row; ROWSET,
+    SITE_CLASS_EMBED,  /* a table's rows [n_in, d_embed]: LOWRANK, SPARSE by row; ROWSET,
                         * EMBED_PREFIX */
 };
 
@@ -45,6 +45,7 @@ enum site_class {
     X(EMBED_POSITIONS, EMBED, "embed_positions") \
     X(EMBED_TYPES, EMBED, "embed_types")         \
     X(EMBED_NORM, NORM, "embed_norm")            \
+    X(EMBED_PROJ, LINEAR, "embed_proj")          \
     X(ATTN_NORM, NORM, "attn_norm")              \
     X(Q, LINEAR, "q_proj")                       \
     X(K, LINEAR, "k_proj")                       \
@@ -162,6 +163,7 @@ struct model_config {
     unsigned n_layers; /* of all stacks */
     unsigned d_model, n_heads, n_kv_heads, d_head, n_vocab;
     unsigned d_ff;        /* the widest of the stacks' */
+    unsigned d_embed;     /* of the embedding tables: d_model, or EMBED_PROJ leads there */
     unsigned n_positions; /* tokens that a sequence may have: rows of a position table that
                            * are for tokens, or the trained context length */
     struct {
@@ -292,7 +294,7 @@ const char *model_site_role(const struct model *m, site_id s);
  * such site (a layer beyond the last, a kind it does not use). */
 bool model_site_dims(const struct model *m, site_id s, size_t *n_in, size_t *n_out);
 
-/* Row `row` of a linear's weight [n_out, n_in] or of a table [rows, d_model], as f32 in
+/* Row `row` of a linear's weight [n_out, n_in] or of a table [rows, d_embed], as f32 in
  * Hugging Face's order, whatever the file's is. The site has a weight. */
 void model_weight_row(const struct model *m, site_id s, size_t row, float *out);
 bool model_has_weight(const struct model *m, site_id s);

@@ -35,6 +35,10 @@ size_t model__dim(const struct model_config *c, const struct arch_site *s, enum 
         return 0;
     case ARCH_D:
         return c->d_model;
+    case ARCH_EMBED:
+        return c->d_embed;
+    case ARCH_NARROW:
+        return c->d_embed == c->d_model ? 0 : c->d_embed;
     case ARCH_Q:
         return (size_t)c->n_heads * c->d_head;
     case ARCH_KV:
@@ -157,7 +161,7 @@ static void find(const struct model *m, const char *path, size_t n, bool is_join
         match(m, path, n, is_join, out);
     for (unsigned i = 0; i < out->n_parts; i++)
         if (m->site[out->site[i]].n_out == 0)
-            out->n_parts = 0; /* a site that may be missing, and is */
+            out->n_parts = 0; /* a site that need not be there, and is not */
 }
 
 void model_module(const struct model *m, const char *path, size_t n, struct model_module *out)
