@@ -30,9 +30,9 @@ size_t engine_room(const struct engine *e, const struct delta *d)
     const struct model_config *c = model_config(e->m);
     const size_t all = model_last_stack(c)->is_causal ? e->context_max : c->n_positions;
     const size_t most = all > d->n_soft ? all - d->n_soft : 0;
-    size_t n_positions = c->n_positions, width;
+    size_t n_positions = c->n_positions, n_rows, width;
 
-    if (!model_site_dims(e->m, site_make(0, SITE_EMBED_POSITIONS), &n_positions, &width) &&
+    if (!model_site_dims(e->m, site_make(0, SITE_EMBED_POSITIONS), &n_rows, &width) &&
         !model_positions_end(c))
         return most;
     n_positions = n_positions > d->position_shift + d->n_soft

@@ -16,5 +16,7 @@ extern const struct model_arch family__mistral;
 extern const struct model_arch family__phi3;
 extern const struct model_arch family__qwen2;
 extern const struct model_arch family__qwen3;
+extern const struct model_arch family__roberta;
+extern const struct model_arch family__xlm_roberta;
 
 #endif

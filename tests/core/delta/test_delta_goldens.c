@@ -6,9 +6,9 @@
 
 Suite *delta_goldens_suite(void);
 
-static const char *const bases[] = {"bert", "bert-cls", "llama",      "llama-untied", "gpt2",
-                                    "bart", "mbart",    "mistral",    "qwen2",        "qwen3",
-                                    "phi3", "gemma2",   "gemma3_text"};
+static const char *const bases[] = {"bert", "bert-cls", "llama",       "llama-untied", "gpt2",
+                                    "bart", "mbart",    "mistral",     "qwen2",        "qwen3",
+                                    "phi3", "gemma2",   "gemma3_text", "xlm-roberta"};
 enum { N_BASES = sizeof(bases) / sizeof(bases[0]) };
 
 static json_t *golden_of(const char *cell)
@@ -149,15 +149,16 @@ END_TEST
 
 START_TEST(the_base_task_answers_as_its_kind_of_model)
 {
+    const struct model_config *c;
     struct delta *d = NULL;
     bool is_encoder;
 
     fixture_model = open_base(bases[_i]);
-    is_encoder = !model_last_stack(model_config(fixture_model))->is_causal;
+    c = model_config(fixture_model);
+    is_encoder = !model_last_stack(c)->is_causal;
     ck_assert_int_eq(delta_base(&d, fixture_model, NULL), 0);
     ck_assert_int_eq(d->head.kind, is_encoder ? DELTA_EMBEDDING : DELTA_GENERATION);
-    ck_assert_uint_eq(d->head.n_labels, is_encoder ? model_config(fixture_model)->d_model
-                                                   : model_config(fixture_model)->n_vocab);
+    ck_assert_uint_eq(d->head.n_labels, is_encoder ? c->d_model : c->n_vocab);
     for (uint32_t i = 0; i < d->n_sites; i++)
         ck_assert_uint_eq(d->slot[i], 0);
     ck_assert_str_eq(d->method, "base");

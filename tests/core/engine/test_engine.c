@@ -49,6 +49,13 @@ static void open_bert(void)
     open_all("tests/golden/bases/bert", &opt);
 }
 
+static void open_xlm_roberta(void)
+{
+    const struct engine_options opt = {.n_threads = 1};
+
+    open_all("tests/golden/bases/xlm-roberta", &opt);
+}
+
 static void close_all(void)
 {
     engine_free(&engine);
@@ -545,6 +552,23 @@ START_TEST(a_long_input_of_an_encoder_keeps_its_place_before_short_ones)
 }
 END_TEST
 
+/* Rows of a table of positions that no token has are no room, and a prefix takes more. */
+START_TEST(an_input_ends_where_the_positions_of_its_task_end)
+{
+    const unsigned n_positions = model_config(model)->n_positions;
+    struct delta *prefix = NULL;
+    struct core_err err = {0};
+
+    ck_assert_uint_eq(n_positions, 66 - 2);
+    ck_assert_uint_eq(engine_room(engine, base), n_positions);
+    ck_assert_msg(golden_compile(model, "xlm-roberta-peft-prefix", &prefix, &err) == 0, "%s",
+                  err.msg);
+    ck_assert_uint_gt(prefix->position_shift, 0);
+    ck_assert_uint_eq(engine_room(engine, prefix), n_positions - prefix->position_shift);
+    delta_free(prefix);
+}
+END_TEST
+
 START_TEST(what_a_job_may_produce_is_not_reserved)
 {
     const struct engine_input in = input(engine_context_max(engine) - 5);
@@ -813,6 +837,7 @@ Suite *engine_suite(void)
     Suite *s = suite_create("engine");
     TCase *q = tcase_create("queue"), *p = tcase_create("sampling");
     TCase *n = tcase_create("an encoder"), *v = tcase_create("virtual tokens");
+    TCase *l = tcase_create("positions");
 
     tcase_add_checked_fixture(q, open_llama, close_all);
     tcase_add_test(q, inputs_that_cannot_run_are_refused_with_their_code);
@@ -837,6 +862,9 @@ Suite *engine_suite(void)
     tcase_add_checked_fixture(v, open_gpt2, close_all);
     tcase_add_test(v, virtual_tokens_take_room_and_are_counted_nowhere);
     suite_add_tcase(s, v);
+    tcase_add_checked_fixture(l, open_xlm_roberta, close_all);
+    tcase_add_test(l, an_input_ends_where_the_positions_of_its_task_end);
+    suite_add_tcase(s, l);
     tcase_add_test(p, draws_follow_the_softmax_of_the_temperature);
     tcase_add_test(p, top_k_top_p_and_min_p_leave_out_what_they_say);
     tcase_add_test(p, repetition_penalty_passes_over_virtual_tokens);

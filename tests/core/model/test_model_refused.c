@@ -139,6 +139,8 @@ static const struct {
      "layer_norm_eps", "layer_norm_eps must be a number"},
     {"bert", CONFIG, "\"max_position_embeddings\": 64", "\"max_position_embeddings\": null",
      INVALID, "max_position_embeddings", "max_position_embeddings is missing"},
+    {"xlm-roberta", CONFIG, "\"max_position_embeddings\": 66", "\"max_position_embeddings\": 2",
+     INVALID, "max_position_embeddings", "leaves no position behind those up to pad_token_id 1"},
     {"llama", CONFIG, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", INVALID, "",
      "4 attention heads, 3 key-value heads"},
     {"llama", CONFIG, "\"head_dim\": 14", "\"head_dim\": 13", INVALID, "head_dim",
