@@ -53,11 +53,16 @@ struct which {
 static int find_part(struct delta_builder *b, const struct which *which, const char *part,
                      const struct tensor **out)
 {
-    char full[96];
+    char full[96], only[96];
     int rc;
 
     snprintf(full, sizeof(full), "%s.%s", which->place, part);
     rc = find_once(b, which->name, full, out);
+    /* "self" where a model has no other attention */
+    if (rc == 0 && !*out && strcmp(which->place, "self_prefix") == 0) {
+        snprintf(only, sizeof(only), "self.%s", part);
+        rc = find_once(b, which->name, only, out);
+    }
     if (rc < 0 || *out)
         return rc;
     return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, part,
