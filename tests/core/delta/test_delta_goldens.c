@@ -6,10 +6,10 @@
 
 Suite *delta_goldens_suite(void);
 
-static const char *const bases[] = {"bert",        "bert-cls",    "llama",     "llama-untied",
-                                    "gpt2",        "bart",        "mbart",     "mistral",
-                                    "qwen2",       "qwen3",       "phi3",      "gemma2",
-                                    "gemma3_text", "xlm-roberta", "distilbert"};
+static const char *const bases[] = {"bert",        "bert-cls",    "llama",      "llama-untied",
+                                    "gpt2",        "bart",        "mbart",      "mistral",
+                                    "qwen2",       "qwen3",       "phi3",       "gemma2",
+                                    "gemma3_text", "xlm-roberta", "distilbert", "electra"};
 enum { N_BASES = sizeof(bases) / sizeof(bases[0]) };
 
 static json_t *golden_of(const char *cell)

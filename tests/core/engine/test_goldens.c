@@ -49,7 +49,8 @@ static const char *const bases[] = {"bert",
                                     "qwen2-yarn.gguf",
                                     "qwen3.gguf",
                                     "xlm-roberta",
-                                    "distilbert"};
+                                    "distilbert",
+                                    "electra"};
 enum { N_BASES = sizeof(bases) / sizeof(bases[0]) };
 
 static struct engine *open_engine(const struct golden_base *g, unsigned n_threads,

@@ -222,6 +222,8 @@ static const struct {
      "shape [80, 20], expected [40, 40]"},
     {"bert", CONFIG, "\"vocab_size\": 106", "\"vocab_size\": 107", MISMATCH,
      "embeddings.word_embeddings.weight", "shape [106, 40], expected [107, 40]"},
+    {"electra", WEIGHTS, "\"embeddings_project.weight\"", "\"elsewhere\"", INVALID,
+     "electra.embeddings_project.weight", "no tensor electra.embeddings_project.weight"},
     {"bert", CONFIG, "\"hidden_size\": 40", "\"hidden_size\": 44", MISMATCH,
      "embeddings.word_embeddings.weight", "expected [106, 44]"},
     {"llama", CONFIG, "\"head_dim\": 14", "\"head_dim\": 16", MISMATCH,
