@@ -203,7 +203,9 @@ struct queries {
     /* row i sees the keys from begin + i * begin_step on, before end + i * end_step; both
      * may lie outside the keys that there are */
     ptrdiff_t begin, begin_step, end, end_step;
-    size_t n_pinned; /* the first keys, which every row sees too */
+    size_t n_pinned;          /* the first keys, which every row sees too */
+    unsigned head, head_step; /* as in struct fwd_tile */
+    size_t query, query_step;
 };
 
 /* The keys that row i sees: *from to *to. */
@@ -214,6 +216,24 @@ static void seen_by(const struct queries *qs, size_t i, size_t n_keys, size_t *f
 
     *from = begin > 0 ? (size_t)begin : 0;
     *to = end < (ptrdiff_t)n_keys ? (size_t)end : n_keys;
+}
+
+/* What the attention adds to the scores of one span, whose keys begin at `key` of the
+ * sequence. */
+static void add_scores(const struct job *j, uint32_t part, const struct queries *qs,
+                       const struct fwd_tile *span)
+{
+    struct fwd_tile t = *span;
+
+    t.head = qs->head;
+    t.head_step = qs->head_step;
+    t.query = qs->query;
+    t.query_step = qs->query_step;
+    t.q = qs->q;
+    t.ldq = qs->ld;
+    t.n_rows = qs->n;
+    t.part = part;
+    j->a->add_scores(j->w, j->layer, &t);
 }
 
 static float score_scale(const struct job *j)
@@ -260,10 +280,20 @@ static void attend(const struct job *j, uint32_t part, const struct fwd_seq *seq
     size_t at = 0, begin, to;
 
     seen_by(qs, 0, n_keys, &begin, &to); /* keys before the first row's are nobody's */
-    for (size_t i = 0; span_at(j, part, seq, prefix, n_keys, i, &sp); i++, at += sp.n)
-        if (at + sp.n > begin || at < qs->n_pinned)
-            f->k->dots(qs->n, sp.n, d, qs->q, qs->ld, TENSOR_F32, sp.k + kv_head * d, kv,
-                       score + at, lds);
+    for (size_t i = 0; span_at(j, part, seq, prefix, n_keys, i, &sp); i++, at += sp.n) {
+        if (at + sp.n <= begin && at >= qs->n_pinned)
+            continue;
+        f->k->dots(qs->n, sp.n, d, qs->q, qs->ld, TENSOR_F32, sp.k + kv_head * d, kv, score + at,
+                   lds);
+        if (j->a->add_scores && (i > 0 || !prefix))
+            add_scores(j, part, qs,
+                       &(struct fwd_tile){.key = at - (prefix ? prefix->n_tokens : 0),
+                                          .n_keys = sp.n,
+                                          .k = sp.k + kv_head * d,
+                                          .ldk = kv,
+                                          .score = score + at,
+                                          .lds = lds});
+    }
     for (size_t i = 0; i < qs->n; i++) {
         weigh(j, qs, i, n_keys, score + i * lds);
         memset(qs->o + i * qs->ld, 0, d * sizeof(float));
@@ -318,17 +348,22 @@ static void run_item(const struct job *j, const struct fwd_attn_item *it)
                          .o = f->ctx + q,
                          .ld = ldq,
                          .n = n,
-                         .n_pinned = prefix && prefix->is_pinned ? n_prefix : 0};
+                         .n_pinned = prefix && prefix->is_pinned ? n_prefix : 0,
+                         .head = (unsigned)(it->kv_head * group),
+                         .query = s->pos0 + part->first + it->q0,
+                         .query_step = 1};
 
     see(j, before, n_keys, &qs);
     if (n == 1) {
         qs.ld = d;
         qs.n = group;
         qs.begin_step = qs.end_step = 0;
+        qs.head_step = 1;
+        qs.query_step = 0;
         attend(j, it->part, s, prefix, it->kv_head, n_keys, &qs, score);
         return;
     }
-    for (size_t h = 0; h < group; h++, qs.q += d, qs.o += d)
+    for (size_t h = 0; h < group; h++, qs.q += d, qs.o += d, qs.head++)
         attend(j, it->part, s, prefix, it->kv_head, n_keys, &qs, score);
 }
 

@@ -58,18 +58,20 @@ static int alloc_rows(struct fwd *f, struct core_err *err)
     const struct model_config *c = f->c;
     const size_t q = (size_t)c->n_heads * c->d_head, kv = (size_t)c->n_kv_heads * c->d_head;
     const size_t d = widest_hidden(f);
+    const size_t conv = (size_t)c->n_conv_kernel * c->d_model; /* inputs of a convolution */
+    const size_t ff = conv > c->d_ff ? conv : c->d_ff;
     size_t widest = d > q ? d : q;
     int rc = 0;
 
-    widest = c->d_ff > widest ? c->d_ff : widest;
+    widest = ff > widest ? ff : widest;
     f->h = rows(f, d, &rc, err);
     f->x = rows(f, d, &rc, err);
     f->q = rows(f, q, &rc, err);
     f->k_rows = rows(f, kv, &rc, err);
     f->v_rows = rows(f, kv, &rc, err);
     f->ctx = rows(f, q, &rc, err);
-    f->ff1 = rows(f, c->d_ff, &rc, err);
-    f->ff2 = rows(f, c->d_ff, &rc, err);
+    f->ff1 = rows(f, ff, &rc, err);
+    f->ff2 = rows(f, ff, &rc, err);
     f->pooled = rows(f, c->d_model, &rc, err);
     f->pooler = rows(f, c->d_model, &rc, err);
     for (int i = 0; i < MODEL_ROPES_MAX; i++) {
@@ -270,11 +272,14 @@ int fwd_new(struct fwd **out, const struct model *m, struct pool *pool,
     f->k = model_kern(m);
     f->pool = pool;
     f->opt = *opt;
+    if (f->c->relative.span) /* a view of distances has up to twice the step's rows */
+        f->opt.max_rows *= 2;
     f->n_workers = pool_size(pool);
     rc = alloc_rows(f, err);
     rc = rc ? rc : alloc_plans(f, err);
     rc = rc ? rc : alloc_big(f, err);
     rc = rc ? rc : alloc_workers(f, err);
+    rc = rc ? rc : fwd__rel_open(f, err);
     if (rc == 0) {
         *out = f;
         f = NULL;
@@ -300,6 +305,7 @@ void fwd_free(struct fwd **fp)
     if (!f)
         return;
     free_rows(f);
+    fwd__rel_close(f);
     core_free(f->batch.token);
     core_free(f->batch.type);
     core_free(f->batch.seq);

@@ -74,6 +74,28 @@ void fwd_join(struct fwd_walk *w, unsigned layer, enum site_kind join, enum site
 /* ff1 = act(ff1) * ff2. Row-wise. */
 void fwd_glu(struct fwd_walk *w, enum kern_act act);
 
+/* h += y. Row-wise. */
+void fwd_add(struct fwd_walk *w, const float *y);
+
+/* ff1 [rows, d_model * n]: each value of h beside those of its row's neighbours in the
+ * sequence, n in all, itself in the middle; 0 beyond its ends. The rows are all of the
+ * stack's. A barrier at its begin; row-wise then. */
+void fwd_neighbours(struct fwd_walk *w, unsigned n);
+
+/* Queries of one head, or one query of heads that share a KV head, against adjacent keys
+ * of the same sequence. */
+struct fwd_tile {
+    unsigned head, head_step; /* row i is of head + i * head_step */
+    size_t query, query_step; /* and stands at query + i * query_step in its sequence */
+    size_t n_rows, n_keys;    /* at most FWD_QUERY_CHUNK rows */
+    size_t key;               /* where the first key stands in the sequence */
+    const float *q, *k;       /* row i at q + i * ldq, key j at k + j * ldk */
+    size_t ldq, ldk;
+    float *score; /* [n_rows, n_keys], row stride lds: q k^T, not scaled yet */
+    size_t lds;
+    uint32_t part; /* the sequence, in w->rows */
+};
+
 /* One attention of a layer. Zero fields: every key that causality leaves, scaled by
  * 1 / sqrt(d_head). */
 struct fwd_attn {
@@ -84,12 +106,27 @@ struct fwd_attn {
     float scale;         /* of q k^T; 0 = 1 / sqrt(d_head) */
     float softcap;       /* c > 0: scaled scores become c tanh(score / c) */
     bool has_head_norms; /* q and k of each head through Q_NORM and K_NORM, before rotation */
+    /* Adds to a tile's scores, before they are scaled; also to those that causality or
+     * window leave out. Keys of a task's prefix have no place in the sequence and are not
+     * shown to it. NULL: nothing. */
+    void (*add_scores)(const struct fwd_walk *w, unsigned layer, const struct fwd_tile *t);
 };
 
 /* x = o(softmax(scale q k^T) v): norm, projections, rotation, KV blocks, attention, output
  * projection, with every task's operations and prefixes. In the last layer w->rows, and h
  * with them, become those due. Shared. */
 void fwd_attention(struct fwd_walk *w, unsigned layer, const struct fwd_attn *a);
+
+/* ---- relative distances (struct model_relative); rel.c ------------------------------ */
+
+/* At a stack's begin: the rows of REL_EMBED as tasks of the step have them that change
+ * something on the way to keys and queries of distances. Row-wise. */
+void fwd_rel_rows(struct fwd_walk *w);
+/* Before a layer's attention: their keys and queries. The base's are there already.
+ * Shared. */
+void fwd_rel_tables(struct fwd_walk *w, unsigned layer);
+/* An add_scores of struct fwd_attn. */
+void fwd_rel_scores(const struct fwd_walk *w, unsigned layer, const struct fwd_tile *t);
 
 /* After the layers of a source: the keys and values that the other stack's cross
  * attentions read, from h, into each source's blocks. Shared. */

@@ -77,11 +77,32 @@ struct fwd_worker {
     float *score;                /* [FWD_QUERY_CHUNK or group, keys] */
     float *join;                 /* [FWD_JOIN_ROWS, 3 * (d_model or d_embed) + rank_max] */
     float *head;                 /* two of [FWD_JOIN_ROWS, head_width_max] */
+    float *rel;                  /* fwd__rel_open() */
     struct fwd_product *product; /* of the current group, by (linear, segment) */
     size_t n_products;
     uint32_t *first;     /* [FWD_GROUP_MAX * max_seqs + 1]: first entry of (linear, segment) */
     struct fwd_run *run; /* [FWD_GROUP_MAX * max_seqs], by linear */
     size_t n_runs;
+};
+
+/* Keys and queries of relative distances: rows of tables [rows, heads * d_head]. Tasks
+ * that change nothing on the way to them share the base's, which hold all distances of the
+ * longest input; others have rows of their own in each step, the distances that occur. */
+enum fwd_rel_side { FWD_REL_Q, FWD_REL_K, FWD_REL_SIDES };
+struct fwd_rel_own {
+    uint32_t first;               /* table row of the own rows' first */
+    uint32_t row0[FWD_REL_SIDES]; /* of own rows in the view; UINT32_MAX: the base's */
+};
+struct fwd_rel {
+    uint32_t *row;   /* [2 * n_positions - 1]: the table row of distance d - n_positions + 1 */
+    uint32_t first;  /* table row of the base's first */
+    uint32_t n_rows; /* of a layer of the base's */
+    float *base[FWD_REL_SIDES];          /* [n_layers, n_rows, width] */
+    struct fwd_rows view[FWD_REL_SIDES]; /* own rows of the step, a segment a task */
+    uint32_t *first_of[FWD_REL_SIDES];   /* [max_seqs]: table row of a segment's first */
+    float *x[FWD_REL_SIDES];             /* [max_rows, d_model]: normalised rows */
+    float *y[FWD_REL_SIDES];             /* [max_rows, width]: the current layer's */
+    struct fwd_rel_own *own;             /* [max_seqs], by sequence of the batch */
 };
 
 struct fwd {
@@ -110,6 +131,8 @@ struct fwd {
     float *cos[MODEL_ROPES_MAX], *sin[MODEL_ROPES_MAX];
 
     float *t; /* LOWRANK temporaries of the current group: [max_rows, rank_max] */
+
+    struct fwd_rel rel;
 
     float *kv; /* [n_kv_blocks][layers of the causal stack][2][FWD_KV_BLOCK][n_kv * d_head] */
     size_t kv_floats;
@@ -161,6 +184,25 @@ void fwd__norm_heads(struct fwd_walk *w, unsigned layer, enum site_kind kind, un
 void fwd__rope_tables(struct fwd_walk *w);
 /* A view's items of the coming step (engine thread). */
 void fwd__attn_plan(const struct fwd *f, struct fwd_rows *v);
+
+/* ---- rel.c ---------------------------------------------------------------------- */
+
+/* Memory and the base's tables, at fwd_new()'s end; nothing without such attention. */
+int fwd__rel_open(struct fwd *f, struct core_err *err);
+void fwd__rel_close(struct fwd *f);
+/* Which tasks of the coming step have rows of their own (engine thread). */
+void fwd__rel_plan(struct fwd *f);
+/* The table row of a distance q - k. */
+uint32_t fwd__rel_row(const struct model_relative *r, ptrdiff_t distance);
+
+/* ---- sites.c -------------------------------------------------------------------- */
+
+/* out [n_out] += scale * (row `row` of a table + what the task adds to that row). */
+void fwd__embed_row(const struct fwd_walk *w, const struct delta *d, site_id s, size_t row,
+                    float scale, float *out);
+/* y = norm(x) of n rows with the site's or the task's gamma and beta. */
+void fwd__norm_rows(const struct fwd *f, const struct delta *d, site_id s, size_t n, const float *x,
+                    float *y);
 
 /* ---- head.c ------------------------------------------------------------------- */
 

@@ -96,5 +96,6 @@ void fwd__plan(struct fwd *f)
         if (stack + 1 == f->c->n_stacks)
             plan_view(f, &f->due, seq0, seq);
     }
+    fwd__rel_plan(f);
     fwd__head_plan(f);
 }

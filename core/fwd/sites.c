@@ -373,9 +373,8 @@ static const float *own_row(const struct delta_embed *e, size_t row, size_t widt
     return NULL;
 }
 
-/* out += scale * (row `row` of the table + what the task adds to that row). */
-static void embed_row(const struct fwd_walk *w, const struct delta *d, site_id s, size_t row,
-                      float scale, float *out)
+void fwd__embed_row(const struct fwd_walk *w, const struct delta *d, site_id s, size_t row,
+                    float scale, float *out)
 {
     const struct fwd *f = w->f;
     const struct model_site *site = &f->m->site[s];
@@ -435,11 +434,11 @@ void fwd_embed(struct fwd_walk *w)
             if (batch->token[at] < 0)
                 f->k->add(d, delta_embed(q->delta, token)->soft + (size_t)~batch->token[at] * d, h);
             else
-                embed_row(w, q->delta, token, (size_t)batch->token[at], w->c->embed_scale, h);
+                fwd__embed_row(w, q->delta, token, (size_t)batch->token[at], w->c->embed_scale, h);
             if (f->m->site[type].n_out)
-                embed_row(w, q->delta, type, (size_t)batch->type[at], 1.0f, h);
+                fwd__embed_row(w, q->delta, type, (size_t)batch->type[at], 1.0f, h);
             if (f->m->site[position].n_out)
-                embed_row(w, q->delta, position, f->position[at], 1.0f, h);
+                fwd__embed_row(w, q->delta, position, f->position[at], 1.0f, h);
         }
     }
     fwd__rope_tables(w);
@@ -447,9 +446,8 @@ void fwd_embed(struct fwd_walk *w)
 
 /* ---- norms -------------------------------------------------------------------- */
 
-/* y = norm(x) of n rows with the site's or the task's gamma and beta. */
-static void norm_rows(const struct fwd *f, const struct delta *d, site_id s, size_t n,
-                      const float *x, float *y)
+void fwd__norm_rows(const struct fwd *f, const struct delta *d, site_id s, size_t n, const float *x,
+                    float *y)
 {
     const size_t width = f->m->site[s].n_out;
     const float *gamma = f->m->site[s].gamma, *beta = f->m->site[s].beta;
@@ -508,6 +506,41 @@ void fwd_glu(struct fwd_walk *w, enum kern_act act)
     w->f->k->mul((r1 - r0) * n, w->ff2 + r0 * n, w->ff1 + r0 * n);
 }
 
+void fwd_add(struct fwd_walk *w, const float *y)
+{
+    const size_t d = w->c->d_model;
+    uint32_t r0, r1;
+
+    fwd__mine(w, &r0, &r1);
+    w->f->k->add((r1 - r0) * d, y + r0 * d, w->h + r0 * d);
+}
+
+void fwd_neighbours(struct fwd_walk *w, unsigned n)
+{
+    const struct fwd_rows *v = w->rows;
+    const size_t d = w->c->d_model, before = (n - 1) / 2;
+    uint32_t r0, r1, a, b;
+
+    pool_barrier(w->f->pool);
+    fwd__mine(w, &r0, &r1);
+    memset(w->ff1 + r0 * d * n, 0, (r1 - r0) * d * n * sizeof(float));
+    for (uint32_t s = 0; s < v->n_parts; s++) {
+        const struct fwd_part *p = &v->part[s];
+
+        if (!fwd__cut_part(p, r0, r1, &a, &b))
+            continue;
+        for (uint32_t r = a; r < b; r++)
+            for (size_t j = 0; j < n; j++) {
+                const float *from = w->h + (r + j - before) * d;
+
+                if (r + j < p->row0 + before || r + j >= p->row0 + p->n + before)
+                    continue;
+                for (size_t i = 0; i < d; i++)
+                    w->ff1[(r * d + i) * n + j] = from[i];
+            }
+    }
+}
+
 /* ---- joins -------------------------------------------------------------------- */
 
 /* out = LN(h + r) or h + r, n rows; out may be h or r. */
@@ -524,7 +557,7 @@ static void close_join(const struct fwd *f, const struct delta *dl, site_id norm
         f->k->add(n * d, h, out);
     }
     if (norm != SITE_NONE)
-        norm_rows(f, dl, norm, n, out, out);
+        fwd__norm_rows(f, dl, norm, n, out, out);
 }
 
 /* a = scale (act(u' down + b_d) up + b_u), u' = ln_before(u); scratch t [n, rank]. */
@@ -565,7 +598,7 @@ static void adapter_rows(const struct fwd *f, const struct fwd_worker *me, const
         if (norm != SITE_NONE && j->residual_before_ln == DELTA_RES_POST_ADD)
             memcpy(res, u, n_bytes);
         if (norm != SITE_NONE)
-            norm_rows(f, dl, norm, n, u, u);
+            fwd__norm_rows(f, dl, norm, n, u, u);
     } else {
         memcpy(u, h, n_bytes);
     }

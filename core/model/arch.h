@@ -28,15 +28,23 @@ enum arch_dim {
     ARCH_FF,
     ARCH_VOCAB,
     ARCH_POSITIONS, /* rows of the position table */
-    ARCH_TYPES
+    ARCH_TYPES,
+    /* d_model, or 0 where the configuration has no such place; rows of REL_EMBED */
+    ARCH_REL_ROWS,
+    ARCH_REL_NORM,
+    ARCH_REL_Q,
+    ARCH_REL_K,
+    ARCH_CONV,   /* n_conv_kernel * d_model */
+    ARCH_CONV_D, /* d_model if there is a convolution */
 };
 
 enum {
-    ARCH_LAYERED = 1 << 0,   /* one per layer of its stack; the names hold one %u */
-    ARCH_BIAS = 1 << 1,      /* must have a bias */
-    ARCH_BIAS_MAY = 1 << 2,  /* may have one */
-    ARCH_MAY = 1 << 3,       /* the whole site may be missing */
-    ARCH_TRANSPOSED = 1 << 4 /* Hugging Face stores [n_in, n_out] (Conv1D) */
+    ARCH_LAYERED = 1 << 0,    /* one per layer of its stack; the names hold one %u */
+    ARCH_BIAS = 1 << 1,       /* must have a bias */
+    ARCH_BIAS_MAY = 1 << 2,   /* may have one */
+    ARCH_MAY = 1 << 3,        /* the whole site may be missing */
+    ARCH_TRANSPOSED = 1 << 4, /* Hugging Face stores [n_in, n_out] (Conv1D) */
+    ARCH_KERNEL = 1 << 5      /* and here [n_out, channels, kernel], n_in being both */
 };
 
 /* Rows of one table that have the same `hf` are parts of one fused module, in its order. */
@@ -150,6 +158,10 @@ int model__bool(const struct model_facts *f, const char *json, bool dflt, bool *
                 struct core_err *err);
 int model__text(const struct model_facts *f, const char *json, const char *dflt, const char **out,
                 struct core_err *err);
+/* An activation under its key; KERN_ACT_NONE when absent or null.
+ * CORE_E_ADAPTER_UNSUPPORTED names one that there is no arithmetic for. */
+int model__act(const struct model_facts *f, const char *json, enum kern_act *out,
+               struct core_err *err);
 /* CORE_E_ADAPTER_UNSUPPORTED: "config.json: <key> <value> is not computed". */
 int model__refuse(const char *key, const char *value, struct core_err *err);
 /* All layers are one stack. */

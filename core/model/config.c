@@ -12,33 +12,6 @@
 #include "core/base/pyjson.h"
 #include "core/model/arch.h"
 
-static int act_by_name(const char *name, enum kern_act *out, struct core_err *err)
-{
-    static const struct {
-        const char *name;
-        enum kern_act act;
-    } table[] = {
-        {"gelu", KERN_ACT_GELU},
-        {"gelu_python", KERN_ACT_GELU},
-        {"gelu_new", KERN_ACT_GELU_NEW},
-        {"gelu_fast", KERN_ACT_GELU_NEW},
-        {"gelu_pytorch_tanh", KERN_ACT_GELU_NEW},
-        {"quick_gelu", KERN_ACT_QUICK_GELU},
-        {"relu", KERN_ACT_RELU},
-        {"silu", KERN_ACT_SILU},
-        {"swish", KERN_ACT_SILU},
-        {"tanh", KERN_ACT_TANH},
-    };
-
-    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
-        if (strcmp(table[i].name, name) == 0) {
-            *out = table[i].act;
-            return 0;
-        }
-    return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, "hidden_act",
-                              "config.json: the activation %s is not computed", name);
-}
-
 /* ---- a folder ------------------------------------------------------------- */
 
 /* Loads path/name; *out stays NULL if there is no such file. */
@@ -199,13 +172,10 @@ static int check_sizes(struct model_config *c, const struct model_arch *arch,
 static int read_common(struct model_config *c, const struct model_arch *arch,
                        const struct model_facts *f, struct core_err *err)
 {
-    const char *act = NULL;
     int rc = read_sizes(c, arch, f, err);
 
     if (rc == 0)
-        rc = model__text(f, arch->key.act ? arch->key.act : "hidden_act", NULL, &act, err);
-    if (rc == 0 && act)
-        rc = act_by_name(act, &c->act, err);
+        rc = model__act(f, arch->key.act ? arch->key.act : "hidden_act", &c->act, err);
     take_ids(json_object_get(f->json, "eos_token_id"), c->eos, &c->n_eos, 8);
     c->bos = one_id(json_object_get(f->json, "bos_token_id"));
     c->pad = one_id(json_object_get(f->json, "pad_token_id"));

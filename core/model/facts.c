@@ -93,6 +93,39 @@ int model__text(const struct model_facts *f, const char *json, const char *dflt,
     return 0;
 }
 
+int model__act(const struct model_facts *f, const char *json, enum kern_act *out,
+               struct core_err *err)
+{
+    static const struct {
+        const char *name;
+        enum kern_act act;
+    } table[] = {
+        {"gelu", KERN_ACT_GELU},
+        {"gelu_python", KERN_ACT_GELU},
+        {"gelu_new", KERN_ACT_GELU_NEW},
+        {"gelu_fast", KERN_ACT_GELU_NEW},
+        {"gelu_pytorch_tanh", KERN_ACT_GELU_NEW},
+        {"quick_gelu", KERN_ACT_QUICK_GELU},
+        {"relu", KERN_ACT_RELU},
+        {"silu", KERN_ACT_SILU},
+        {"swish", KERN_ACT_SILU},
+        {"tanh", KERN_ACT_TANH},
+    };
+    const char *name = NULL;
+    const int rc = model__text(f, json, NULL, &name, err);
+
+    *out = KERN_ACT_NONE;
+    if (rc < 0 || !name)
+        return rc;
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (strcmp(table[i].name, name) == 0) {
+            *out = table[i].act;
+            return 0;
+        }
+    return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, json,
+                              "config.json: the activation %s is not computed", name);
+}
+
 int model__refuse(const char *key, const char *value, struct core_err *err)
 {
     return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, key,

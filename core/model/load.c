@@ -174,12 +174,18 @@ static int load_linear(struct model *m, struct model_site *site, const struct te
     const size_t n_all = model__module_rows(m, site->row);
     const size_t n0 = is_transposed ? site->n_in : n_all, n1 = is_transposed ? n_all : site->n_in;
     struct tensor t = *weight;
+    const bool is_kernel = site->row->flags & ARCH_KERNEL && t.n_dims == 3 &&
+                           t.dim[2] == m->config.n_conv_kernel && t.dim[2] * t.dim[1] == n1;
     void *copy = NULL;
     char expected[48];
     int rc;
 
     snprintf(expected, sizeof(expected), "[%zu, %zu]", n0, n1);
-    if (!tensor_is(&t, 2, n0, n1))
+    if (is_kernel) { /* the same bytes as rows */
+        t.n_dims = 2;
+        t.dim[1] = n1;
+    }
+    if (!tensor_is(&t, 2, n0, n1) || (site->row->flags & ARCH_KERNEL && !is_kernel))
         return shape_error(&t, expected, err);
     site->row0 = model__row0(m, site->row);
     rc = own_rows(m, site, n_all, &t, &copy, err);

@@ -46,12 +46,18 @@ enum site_class {
     X(EMBED_TYPES, EMBED, "embed_types")         \
     X(EMBED_NORM, NORM, "embed_norm")            \
     X(EMBED_PROJ, LINEAR, "embed_proj")          \
+    X(REL_EMBED, EMBED, "rel_embed")             \
+    X(REL_NORM, NORM, "rel_norm")                \
+    X(CONV, LINEAR, "conv")                      \
+    X(CONV_NORM, NORM, "conv_norm")              \
     X(ATTN_NORM, NORM, "attn_norm")              \
     X(Q, LINEAR, "q_proj")                       \
     X(K, LINEAR, "k_proj")                       \
     X(V, LINEAR, "v_proj")                       \
     X(Q_NORM, NORM, "q_norm")                    \
     X(K_NORM, NORM, "k_norm")                    \
+    X(REL_Q, LINEAR, "rel_q_proj")               \
+    X(REL_K, LINEAR, "rel_k_proj")               \
     X(ATTN, ATTN, "attn")                        \
     X(O, LINEAR, "o_proj")                       \
     X(ATTN_POST_NORM, NORM, "attn_post_norm")    \
@@ -79,7 +85,9 @@ enum site_class {
  * input_layernorm and post_attention_layernorm and joins have no norm; where a
  * sub-layer's output is normalised before it meets the residual, that is a POST_NORM.
  * Q_NORM and K_NORM are of one head's width and normalise each head.
- * BERT's intermediate.dense is UP and output.dense is DOWN; it has no GATE. */
+ * BERT's intermediate.dense is UP and output.dense is DOWN; it has no GATE.
+ * REL_* belong to relative distances (struct model_relative). CONV is a convolution over
+ * neighbouring rows as a linear: its inputs are n_kernel neighbours of each value. */
 enum site_kind {
 #define X(name, cls, text) SITE_##name,
     SITE_MAP(X)
@@ -147,6 +155,18 @@ struct model_rope {
     float divisor[2][MODEL_ROPE_DIVISORS_MAX]; /* longrope: of short and of long sequences */
 };
 
+/* Attention that adds to q k^T how far apart the two tokens stand (He et al. 2021,
+ * "disentangled"): q . key(distance) if has_c2p, k . query(distance) if has_p2c. A distance
+ * q - k is a row of REL_EMBED; keys and queries of rows are REL_K and REL_Q of the
+ * normalised row, or K and Q themselves. */
+struct model_relative {
+    unsigned span;         /* half of the table's rows: of distance 0; 0: no such attention */
+    unsigned n_buckets;    /* > 0: distances beyond half of them share rows, by logarithm */
+    unsigned max_distance; /* where the last bucket begins */
+    bool has_c2p, has_p2c, has_norm;
+    bool has_own; /* REL_K and REL_Q */
+};
+
 enum model_norm {
     MODEL_NORM_LAYER, /* torch.nn.LayerNorm */
     MODEL_NORM_RMS,   /* LlamaRMSNorm */
@@ -169,7 +189,11 @@ struct model_config {
     struct {
         unsigned first; /* the first token's row in the position table */
         bool skips_pad; /* padding tokens have row first - 1 and do not count */
+        bool has_no_table;
     } position;
+    struct model_relative relative;
+    unsigned n_conv_kernel; /* 0: no CONV */
+    enum kern_act conv_act;
     unsigned n_token_types;
     enum model_norm norm;
     float norm_eps;
@@ -188,7 +212,8 @@ struct model_config {
     uint64_t windowed[MODEL_LAYERS_MAX / 64];
     bool is_tied; /* the output head is the token embedding */
     bool has_pooler, has_lm_head;
-    int32_t eos[8]; /* ids that end a generation */
+    bool is_pooler_of_class; /* of classes with a head: the bare encoder has none */
+    int32_t eos[8];          /* ids that end a generation */
     unsigned n_eos;
     int32_t bos, pad;      /* -1 = none */
     int32_t decoder_start; /* what every target of an encoder-decoder begins with */

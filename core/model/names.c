@@ -50,9 +50,21 @@ size_t model__dim(const struct model_config *c, const struct arch_site *s, enum 
     case ARCH_VOCAB:
         return c->n_vocab;
     case ARCH_POSITIONS:
-        return (size_t)c->n_positions + c->position.first;
+        return c->position.has_no_table ? 0 : (size_t)c->n_positions + c->position.first;
     case ARCH_TYPES:
         return c->n_token_types;
+    case ARCH_REL_ROWS:
+        return 2 * (size_t)c->relative.span;
+    case ARCH_REL_NORM:
+        return c->relative.has_norm ? c->d_model : 0;
+    case ARCH_REL_Q:
+        return c->relative.has_own && c->relative.has_p2c ? (size_t)c->n_heads * c->d_head : 0;
+    case ARCH_REL_K:
+        return c->relative.has_own && c->relative.has_c2p ? (size_t)c->n_heads * c->d_head : 0;
+    case ARCH_CONV:
+        return (size_t)c->n_conv_kernel * c->d_model;
+    case ARCH_CONV_D:
+        return c->n_conv_kernel ? c->d_model : 0;
     }
     return 0;
 }
@@ -272,7 +284,7 @@ void model_weight_row(const struct model *m, site_id s, size_t row, float *out)
     const struct model_site *site = &m->site[s];
     const struct tensor *t = site->stored;
     const bool is_gguf = weights_gguf(m->weights) != NULL;
-    const size_t n = t->dim[1];
+    const size_t n = site->row->flags & ARCH_KERNEL ? site->n_in : t->dim[1];
 
     if (site->row->flags & ARCH_TRANSPOSED && !is_gguf) {
         for (size_t k = 0; k < t->dim[0]; k++)
