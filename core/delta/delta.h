@@ -169,7 +169,7 @@ enum delta_kind { /* what a task answers with */
 const char *delta_kind_text(enum delta_kind kind); /* as in the API: "multi_label" */
 
 /* Which hidden rows enter the head. POOLER is CLS through the base's pooler site
- * and tanh (BERT). */
+ * and its activation (BERT: tanh). */
 enum delta_pool {
     DELTA_POOL_CLS,
     DELTA_POOL_MEAN,

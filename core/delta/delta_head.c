@@ -88,7 +88,7 @@ static int add_pooler(struct delta_builder *b, size_t *width)
     if (!l.b)
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, l.w->name,
                                   "tensor %s stands without its bias", l.w->name);
-    l.act = KERN_ACT_TANH;
+    l.act = model_config(b->m)->pooler_act;
     b->head.pool = DELTA_POOL_CLS;
     return add_step(b, &l, width);
 }

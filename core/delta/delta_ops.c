@@ -132,6 +132,9 @@ int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
         return rc;
     if (rank == 0)
         return delta__misfit(b, in->down, "[rank, inputs] with a rank of 1 or more");
+    if (site_kind_of(p->site) == SITE_REL_EMBED)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, p->t->name,
+                                  "tensor %s: the library reads this table without it", p->t->name);
     rc = delta__check_rank(b, p, in->down, rank);
     if (rc == 0)
         rc = read_lowrank(b, p, in, rank, &all);

@@ -145,6 +145,10 @@ int delta__ah_head(struct delta_builder *b, const json_t *head_config)
         rc = read_type(b, config);
     if (rc == 0)
         rc = delta__json_bool(b, config, "use_pooler", false, &b->plan.wants_pooler);
+    if (rc == 0 && b->plan.wants_pooler && model_config(b->m)->is_pooler_of_class)
+        rc = core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "use_pooler",
+                                "use_pooler: the encoder of this base has no pooler, and the "
+                                "library answers for every token");
     if (rc == 0)
         rc = read_outputs(b, config);
     return rc < 0 ? rc : read_layers(b, config, name);

@@ -7,6 +7,7 @@
 
 extern const struct model_arch family__bart;
 extern const struct model_arch family__bert;
+extern const struct model_arch family__deberta_v2;
 extern const struct model_arch family__distilbert;
 extern const struct model_arch family__electra;
 extern const struct model_arch family__gemma2;

@@ -50,7 +50,10 @@ static const char *const bases[] = {"bert",
                                     "qwen3.gguf",
                                     "xlm-roberta",
                                     "distilbert",
-                                    "electra"};
+                                    "electra",
+                                    "deberta-v2-c2p",
+                                    "deberta-v2-conv",
+                                    "deberta-v2-own"};
 enum { N_BASES = sizeof(bases) / sizeof(bases[0]) };
 
 static struct engine *open_engine(const struct golden_base *g, unsigned n_threads,

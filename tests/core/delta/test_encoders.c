@@ -1,0 +1,65 @@
+/* tests/core/delta/test_encoders.c - what adapters of a family of encoders mean that is not
+ * so on others: tables that a library reads past its adapters, poolers that stand beside
+ * the encoder. */
+#include "tests/core/delta/peft_fixture.h"
+
+Suite *encoders_suite(void);
+
+START_TEST(a_lora_on_relative_distances_is_refused_since_the_library_does_not_read_it)
+{
+    static const struct made lora[] = {
+        {.name = "base_model.model.encoder.rel_embeddings.lora_embedding_A", .d0 = 2, .d1 = 16},
+        {.name = "base_model.model.encoder.rel_embeddings.lora_embedding_B", .d0 = 44, .d1 = 2},
+        {0},
+    };
+    struct adapter a = {0};
+
+    fixture_model = open_base("deberta-v2-conv");
+    make(&a, "LORA", "\"lora_alpha\": 4", lora);
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "rel_embeddings.lora_embedding_A: the library");
+    drop_adapter(&a);
+    close_model();
+}
+END_TEST
+
+/* The library takes the encoder's first output for the pooled one: all tokens. */
+START_TEST(a_pooler_that_only_classes_have_is_refused_in_front_of_a_head_of_the_encoder)
+{
+    static const char config[] =
+        "{\"name\": \"a\", \"model_type\": \"m\", \"config\": {\"architecture\": \"lora\", \"r\": "
+        "2,"
+        " \"alpha\": 2, \"selfattn_lora\": true, \"attn_matrices\": [\"q\"]}}";
+    static const char head_config[] =
+        "{\"name\": \"a\", \"config\": {\"head_type\": \"classification\", \"num_labels\": 3,"
+        " \"layers\": 1, \"activation_function\": \"tanh\", \"use_pooler\": true}}";
+    static const struct made lora[] = {
+        {.name = "deberta.encoder.layer.0.attention.self.query_proj.loras.a.lora_A",
+         .d0 = 2,
+         .d1 = 44},
+        {.name = "deberta.encoder.layer.0.attention.self.query_proj.loras.a.lora_B",
+         .d0 = 44,
+         .d1 = 2},
+        {0},
+    };
+    struct adapter a = {0};
+
+    fixture_model = open_base("deberta-v2-conv");
+    put_text(&a, "adapter_config.json", config);
+    put_text(&a, "head_config.json", head_config);
+    put_tensors(&a, "adapter.safetensors", lora);
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "use_pooler");
+    drop_adapter(&a);
+    close_model();
+}
+END_TEST
+
+Suite *encoders_suite(void)
+{
+    Suite *s = suite_create("encoders");
+    TCase *t = tcase_create("encoders");
+
+    tcase_add_test(t, a_lora_on_relative_distances_is_refused_since_the_library_does_not_read_it);
+    tcase_add_test(t, a_pooler_that_only_classes_have_is_refused_in_front_of_a_head_of_the_encoder);
+    suite_add_tcase(s, t);
+    return s;
+}
