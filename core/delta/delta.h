@@ -168,8 +168,7 @@ enum delta_kind { /* what a task answers with */
 };
 const char *delta_kind_text(enum delta_kind kind); /* as in the API: "multi_label" */
 
-/* Which hidden rows enter the head. POOLER is CLS through the base's pooler site
- * and its activation (BERT: tanh). */
+/* Which hidden rows enter the head. POOLER is CLS and passes_pooler. */
 enum delta_pool {
     DELTA_POOL_CLS,
     DELTA_POOL_MEAN,
@@ -204,6 +203,8 @@ struct delta_head {
     enum delta_pool pool;
     enum delta_end end; /* LAST unless pool is LAST and the head answers for an input */
     bool skips_soft;    /* rows in front of the input are none of those that it pools */
+    bool passes_pooler; /* before the steps: the base's pooler site, its activation (BERT:
+                         * tanh) and its norm if it has one */
     bool is_normalized; /* embedding: L2 */
     bool is_assumed;    /* embedding: no file says so, there only is no head */
     unsigned n_steps;

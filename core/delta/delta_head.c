@@ -71,26 +71,53 @@ static int add_step(struct delta_builder *b, const struct delta__dense *l, size_
     return 0;
 }
 
-/* The base's pooler, or the adapter's own copy of it, before a sequence head. */
-static int add_pooler(struct delta_builder *b, size_t *width)
+/* The norm behind the adapter's own pooler: its own too, or the base's. */
+static void add_pooler_norm(struct delta_builder *b)
 {
-    const struct delta__head *p = &b->plan;
-    struct delta__dense l = p->pooler;
+    const site_id site = site_make(0, SITE_POOLER_NORM);
+    struct delta_head_step *s = &b->head.step[b->head.n_steps - 1];
+
+    s->gamma = model_norm_gamma(b->m, site);
+    s->beta = model_norm_beta(b->m, site);
+    s->eps = model_config(b->m)->norm_eps;
+    for (size_t i = 0; i < b->n_ops; i++)
+        if (b->op[i].kind == DELTA_NORM && b->op[i].site == site) {
+            s->gamma = b->op[i].norm.gamma ? b->op[i].norm.gamma : s->gamma;
+            s->beta = b->op[i].norm.beta ? b->op[i].norm.beta : s->beta;
+        }
+}
+
+/* The base's pooler, or the adapter's own copy of it, before the head's layers. */
+static int pass_pooler(struct delta_builder *b, size_t *width)
+{
+    const struct model_config *c = model_config(b->m);
+    struct delta__dense l = b->plan.pooler;
+    int rc;
 
     if (!l.w) {
-        if (!model_config(b->m)->has_pooler)
+        if (!c->has_pooler)
             return core_err_set(b->err, CORE_E_ADAPTER_MISMATCH,
                                 "the head of this adapter stands on a pooler, and this base has "
-                                "none (pooler.dense)");
-        b->head.pool = DELTA_POOL_POOLER;
+                                "none");
+        b->head.passes_pooler = true;
         return 0;
     }
-    if (!l.b)
+    if (!l.b && !(c->has_pooler && !model_site_bias(b->m, site_make(0, SITE_POOLER))))
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, l.w->name,
                                   "tensor %s stands without its bias", l.w->name);
-    l.act = model_config(b->m)->pooler_act;
-    b->head.pool = DELTA_POOL_CLS;
-    return add_step(b, &l, width);
+    l.act = c->pooler_act;
+    rc = add_step(b, &l, width);
+    if (rc == 0)
+        add_pooler_norm(b);
+    return rc;
+}
+
+static int add_pooler(struct delta_builder *b, size_t *width)
+{
+    const int rc = pass_pooler(b, width);
+
+    b->head.pool = b->head.passes_pooler ? DELTA_POOL_POOLER : DELTA_POOL_CLS;
+    return rc;
 }
 
 /* The class that a head of the plan's form belongs to, or NULL. */
@@ -114,6 +141,12 @@ static enum model_head_pool sequence_pool(const struct delta_builder *b)
     return b->plan.wants_pooler ? MODEL_HEAD_POOLER : model_flexible_pool(b->m);
 }
 
+static const enum delta_pool pool_of_config[] = {
+    [MODEL_POOL_CLS] = DELTA_POOL_CLS,
+    [MODEL_POOL_MEAN] = DELTA_POOL_MEAN,
+    [MODEL_POOL_LAST] = DELTA_POOL_LAST,
+};
+
 static int choose_sequence_pool(struct delta_builder *b, size_t *width)
 {
     switch (sequence_pool(b)) {
@@ -133,6 +166,9 @@ static int choose_sequence_pool(struct delta_builder *b, size_t *width)
     case MODEL_HEAD_FIRST:
         b->head.pool = DELTA_POOL_CLS;
         break;
+    case MODEL_HEAD_SAID:
+        b->head.pool = pool_of_config[model_config(b->m)->head_pool];
+        break;
     }
     return 0;
 }
@@ -140,11 +176,6 @@ static int choose_sequence_pool(struct delta_builder *b, size_t *width)
 static int choose_pool(struct delta_builder *b, size_t *width)
 {
     const struct delta__head *p = &b->plan;
-    static const enum delta_pool base_pool[] = {
-        [MODEL_POOL_CLS] = DELTA_POOL_CLS,
-        [MODEL_POOL_MEAN] = DELTA_POOL_MEAN,
-        [MODEL_POOL_LAST] = DELTA_POOL_LAST,
-    };
 
     switch (p->form) {
     case DELTA__FORM_TOKENS:
@@ -154,7 +185,7 @@ static int choose_pool(struct delta_builder *b, size_t *width)
         b->head.pool = DELTA_POOL_LAST;
         break;
     case DELTA__FORM_EMBEDDING:
-        b->head.pool = p->has_pooling ? p->pooling : base_pool[model_config(b->m)->pooling];
+        b->head.pool = p->has_pooling ? p->pooling : pool_of_config[model_config(b->m)->pooling];
         break;
     default:
         if (!p->has_pooling)
@@ -194,8 +225,6 @@ static const struct tensor *param(const struct delta_builder *b, const char *mod
 {
     char path[256];
 
-    if (!module)
-        return NULL;
     snprintf(path, sizeof(path), "%s%s", module, suffix);
     for (unsigned i = 0; i < b->plan.n_params; i++)
         if (strcmp(b->plan.param[i].path, path) == 0)
@@ -213,13 +242,13 @@ static int add_class_layers(struct delta_builder *b, size_t *width)
         return core_err_set(b->err, CORE_E_ADAPTER_UNSUPPORTED,
                             "this base has no class with such a head: give its layers in the "
                             "adapter");
+    if (h->passes_pooler)
+        rc = pass_pooler(b, width);
     for (unsigned i = 0; rc == 0 && i < MODEL_HEAD_LAYERS_MAX && h->layer[i].path; i++) {
         const struct model_head_layer *l = &h->layer[i];
         const struct delta__dense dense = {
             .w = param(b, l->path, ".weight"),
             .b = param(b, l->path, ".bias"),
-            .gamma = param(b, l->norm, ".weight"),
-            .beta = param(b, l->norm, ".bias"),
             .act = l->act,
         };
 

@@ -11,7 +11,7 @@ static enum fwd_head_class class_of(const struct delta_head *h)
 {
     if (h->uses_base_lm_head)
         return FWD_HEAD_LM;
-    return h->pool == DELTA_POOL_POOLER ? FWD_HEAD_POOLER : FWD_HEAD_PLAIN;
+    return h->passes_pooler ? FWD_HEAD_POOLER : FWD_HEAD_PLAIN;
 }
 
 /* Outputs of this sequence's head in this step. */
@@ -216,7 +216,8 @@ static void run_head_item(struct fwd *f, const struct fwd_head_item *it, unsigne
         run_plain(f, it, f->pooled + it->row0 * d, w);
 }
 
-/* A site of the base over the rows of one class: the LM head or the pooler. */
+/* A site of the base over the rows of one class: the LM head or the pooler, whose norm
+ * follows it if it has one. */
 static void run_site(struct fwd_walk *w, enum fwd_head_class cls, const struct fwd_linear *lin)
 {
     struct fwd *f = w->f;
@@ -225,6 +226,8 @@ static void run_site(struct fwd_walk *w, enum fwd_head_class cls, const struct f
     if (w->rows->n_rows)
         fwd_linears(w, model_last_stack(f->c)->first_layer,
                     f->pooled + f->head_first[cls] * f->c->d_model, lin, 1);
+    if (cls == FWD_HEAD_POOLER && f->m->site[site_make(0, SITE_POOLER_NORM)].n_out)
+        fwd_norm(w, 0, SITE_POOLER_NORM, f->pooler, f->pooler);
 }
 
 void fwd__heads(struct fwd_walk *w)

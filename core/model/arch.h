@@ -44,7 +44,8 @@ enum {
     ARCH_BIAS_MAY = 1 << 2,   /* may have one */
     ARCH_MAY = 1 << 3,        /* the whole site may be missing */
     ARCH_TRANSPOSED = 1 << 4, /* Hugging Face stores [n_in, n_out] (Conv1D) */
-    ARCH_KERNEL = 1 << 5      /* and here [n_out, channels, kernel], n_in being both */
+    ARCH_KERNEL = 1 << 5,     /* and here [n_out, channels, kernel], n_in being both */
+    ARCH_NOT_FIRST = 1 << 6   /* the first layer has no such site */
 };
 
 /* Rows of one table that have the same `hf` are parts of one fused module, in its order. */

@@ -350,7 +350,7 @@ static int load_site(struct model *m, const struct arch_site *s, unsigned layer,
     site->row = s;
     site->n_in = model__dim(&m->config, s, s->in);
     site->n_out = model__dim(&m->config, s, s->out);
-    if (site->n_in == 0 || site->n_out == 0) {
+    if (site->n_in == 0 || site->n_out == 0 || (s->flags & ARCH_NOT_FIRST && layer == 0)) {
         site->n_in = site->n_out = 0;
         return 0;
     }
@@ -367,6 +367,17 @@ static int load_site(struct model *m, const struct arch_site *s, unsigned layer,
         site->stored = weight;
     rc = load_weight(m, site, weight, err);
     return rc < 0 ? rc : load_bias(m, site, layer, err);
+}
+
+/* With its norm, if the family has one. */
+static bool has_pooler(const struct model *m)
+{
+    bool is_normed = false;
+
+    for (size_t i = 0; i < m->arch->n_sites; i++)
+        is_normed |= m->arch->site[i].kind == SITE_POOLER_NORM;
+    return m->site[site_make(0, SITE_POOLER)].w &&
+           (!is_normed || m->site[site_make(0, SITE_POOLER_NORM)].gamma);
 }
 
 /* The base's identity: names, types, shapes and the ends of each tensor's bytes.
@@ -443,6 +454,6 @@ int model__load(struct model *m, struct core_err *err)
     if (rc == 0)
         rc = hash_weights(m, err);
     c->has_lm_head = m->site[site_make(model_last_stack(c)->first_layer, SITE_LM_HEAD)].w != NULL;
-    c->has_pooler = m->site[site_make(0, SITE_POOLER)].w != NULL;
+    c->has_pooler = has_pooler(m);
     return rc;
 }

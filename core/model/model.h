@@ -77,6 +77,7 @@ enum site_class {
     X(FFN_JOIN, JOIN, "ffn_join")                \
     X(FINAL_NORM, NORM, "final_norm")            \
     X(POOLER, LINEAR, "pooler")                  \
+    X(POOLER_NORM, NORM, "pooler_norm")          \
     X(LM_HEAD, LINEAR, "lm_head")
 
 /* The norm that belongs to a join in a post-norm model (BERT) is the site before
@@ -192,6 +193,10 @@ struct model_config {
         bool has_no_table;
     } position;
     struct model_relative relative;
+    /* Keys that a row of a windowed layer sees, itself the last, and which layers are; of
+     * others read model_window(). */
+    uint32_t window;
+    uint64_t windowed[MODEL_LAYERS_MAX / 64];
     unsigned n_conv_kernel; /* 0: no CONV */
     enum kern_act conv_act;
     unsigned n_token_types;
@@ -212,8 +217,9 @@ struct model_config {
     uint64_t windowed[MODEL_LAYERS_MAX / 64];
     bool is_tied; /* the output head is the token embedding */
     bool has_pooler, has_lm_head;
-    bool is_pooler_of_class; /* of classes with a head: the bare encoder has none */
-    int32_t eos[8];          /* ids that end a generation */
+    bool is_pooler_of_class;      /* of classes with a head: the bare encoder has none */
+    enum model_pooling head_pool; /* of classes whose head pools as the configuration says */
+    int32_t eos[8];               /* ids that end a generation */
     unsigned n_eos;
     int32_t bos, pad;      /* -1 = none */
     int32_t decoder_start; /* what every target of an encoder-decoder begins with */
@@ -223,6 +229,12 @@ struct model_config {
     bool is_normalized;
     unsigned max_input_tokens; /* sentence-transformers max_seq_length, else n_positions */
 };
+
+/* The window of a layer; 0: it sees all keys. */
+static inline uint32_t model_window(const struct model_config *c, unsigned layer)
+{
+    return c->windowed[layer / 64] >> layer % 64 & 1 ? c->window : 0;
+}
 
 /* The stack whose final rows heads read. */
 static inline const struct model_stack *model_last_stack(const struct model_config *c)
@@ -338,20 +350,20 @@ enum model_form {
     MODEL_FORM_CHOICE,   /* one score of each choice */
 };
 
-/* One dense layer of a head: act(W x + b), then a norm if it has one. */
+/* One dense layer of a head: act(W x + b). */
 struct model_head_layer {
     const char *path; /* of the module: "classifier.dense" */
     enum kern_act act;
-    const char *norm; /* path of a LayerNorm behind it, or NULL */
 };
 
 /* How a class pools: which rows enter the head's first layer. */
 enum model_head_pool {
     MODEL_HEAD_FIRST,  /* the first token */
-    MODEL_HEAD_POOLER, /* the first token through the base's pooler */
+    MODEL_HEAD_POOLER, /* the first token, and passes_pooler */
     MODEL_HEAD_LAST,   /* the last token that is no padding */
     MODEL_HEAD_EOS,    /* the last end-of-sequence token */
     MODEL_HEAD_EACH,   /* every token */
+    MODEL_HEAD_SAID,   /* as model_config's head_pool */
 };
 
 enum { MODEL_HEAD_LAYERS_MAX = 2 };
@@ -359,12 +371,13 @@ struct model_head {
     enum model_form form;
     enum model_head_pool pool;
     struct model_head_layer layer[MODEL_HEAD_LAYERS_MAX]; /* path NULL: no more */
+    bool passes_pooler; /* pooled rows pass the base's pooler, whichever rows they are */
 };
 /* The head of a form, or NULL: the family has no such class. */
 const struct model_head *model_head(const struct model *m, enum model_form form);
 /* What AdapterHub's flexible heads of one answer read on this family. */
 enum model_head_pool model_flexible_pool(const struct model *m);
-/* True if a module path is a layer (or its norm) of any head of the family. */
+/* True if a module path is a layer of any head of the family. */
 bool model_is_head_path(const struct model *m, const char *path, size_t n);
 /* A tensor of the checkpoint by its Hugging Face name, with or without the base prefix, or
  * NULL: heads that a fine-tuned base brings. */

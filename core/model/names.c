@@ -335,8 +335,7 @@ bool model_is_head_path(const struct model *m, const char *path, size_t n)
 {
     for (size_t i = 0; i < m->arch->n_heads; i++)
         for (size_t k = 0; k < MODEL_HEAD_LAYERS_MAX; k++)
-            if (is_path(m->arch->head[i].layer[k].path, path, n) ||
-                is_path(m->arch->head[i].layer[k].norm, path, n))
+            if (is_path(m->arch->head[i].layer[k].path, path, n))
                 return true;
     return false;
 }
