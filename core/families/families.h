@@ -16,6 +16,7 @@ extern const struct model_arch family__gpt2;
 extern const struct model_arch family__llama;
 extern const struct model_arch family__mbart;
 extern const struct model_arch family__mistral;
+extern const struct model_arch family__modernbert;
 extern const struct model_arch family__phi3;
 extern const struct model_arch family__qwen2;
 extern const struct model_arch family__qwen3;

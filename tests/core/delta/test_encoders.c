@@ -53,6 +53,37 @@ START_TEST(a_pooler_that_only_classes_have_is_refused_in_front_of_a_head_of_the_
 }
 END_TEST
 
+/* ModernBERT's classes pass head.dense and head.norm, whichever rows they pool. */
+START_TEST(rows_of_every_head_pass_a_pooler_that_all_classes_have)
+{
+    static const struct {
+        const char *cell;
+        enum delta_pool pool;
+        bool is_own; /* the adapter has saved its own */
+    } known[] = {
+        {"modernbert-delta-head-classification", DELTA_POOL_MEAN, false},
+        {"modernbert-peft-lora-tagging", DELTA_POOL_TOKENS, false},
+        {"modernbert-cls-peft-lora-head", DELTA_POOL_CLS, false},
+        {"modernbert-cls-peft-lora-saved-head", DELTA_POOL_CLS, true},
+        {"modernbert-cls-peft-lora-saved-dense", DELTA_POOL_CLS, true},
+    };
+    struct adapter a = {0};
+    struct delta *d;
+
+    fixture_model = open_base(_i < 2 ? "modernbert" : "modernbert-cls");
+    ck_assert(load_cell(&a, known[_i].cell));
+    d = compile(&a);
+    ck_assert_int_eq(d->head.pool, known[_i].pool);
+    ck_assert_int_eq(d->head.passes_pooler, !known[_i].is_own);
+    ck_assert_uint_eq(d->head.n_steps, known[_i].is_own ? 2 : 1);
+    if (known[_i].is_own)
+        ck_assert_ptr_nonnull(d->head.step[0].gamma);
+    delta_free(d);
+    drop_adapter(&a);
+    close_model();
+}
+END_TEST
+
 Suite *encoders_suite(void)
 {
     Suite *s = suite_create("encoders");
@@ -60,6 +91,7 @@ Suite *encoders_suite(void)
 
     tcase_add_test(t, a_lora_on_relative_distances_is_refused_since_the_library_does_not_read_it);
     tcase_add_test(t, a_pooler_that_only_classes_have_is_refused_in_front_of_a_head_of_the_encoder);
+    tcase_add_loop_test(t, rows_of_every_head_pass_a_pooler_that_all_classes_have, 0, 5);
     suite_add_tcase(s, t);
     return s;
 }

@@ -53,7 +53,9 @@ static const char *const bases[] = {"bert",
                                     "electra",
                                     "deberta-v2-c2p",
                                     "deberta-v2-conv",
-                                    "deberta-v2-own"};
+                                    "deberta-v2-own",
+                                    "modernbert",
+                                    "modernbert-cls"};
 enum { N_BASES = sizeof(bases) / sizeof(bases[0]) };
 
 static struct engine *open_engine(const struct golden_base *g, unsigned n_threads,
