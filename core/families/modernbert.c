@@ -39,33 +39,6 @@ static const struct model_head heads[] = {
     {MODEL_FORM_CHOICE, MODEL_HEAD_SAID, {{"classifier"}}, true},
 };
 
-/* Rotation of one type of layer: "rope_parameters" of transformers 5, else `key` of 4. */
-static int read_rope(struct model_config *c, const struct model_facts *f, unsigned i,
-                     struct core_err *err)
-{
-    static const struct {
-        const char *type, *key;
-        double dflt;
-    } known[] = {
-        [GLOBAL] = {"full_attention", "global_rope_theta", 160000.0},
-        [LOCAL] = {"sliding_attention", "local_rope_theta", 10000.0},
-    };
-    const struct model_facts of_type = {
-        .json = json_object_get(json_object_get(f->json, "rope_parameters"), known[i].type)};
-    const char *type = NULL;
-    int rc = model__float(f, known[i].key, NULL, known[i].dflt, &c->rope[i].theta, err);
-
-    c->rope[i].n_dims = c->d_head;
-    if (rc == 0)
-        rc = model__float(&of_type, "rope_theta", NULL, (double)c->rope[i].theta, &c->rope[i].theta,
-                          err);
-    if (rc == 0)
-        rc = model__text(&of_type, "rope_type", "default", &type, err);
-    if (rc == 0 && strcmp(type, "default") != 0)
-        rc = model__refuse("rope_type", type, err);
-    return rc;
-}
-
 /* Which layers are windowed: "layer_types" of transformers 5; else all but each n-th. */
 static int read_layers(struct model_config *c, const struct model_facts *f, struct core_err *err)
 {
@@ -118,6 +91,12 @@ static int read_head(struct model_config *c, const struct model_facts *f, struct
 
 static int config(struct model_config *c, const struct model_facts *f, struct core_err *err)
 {
+    static const struct model_rope_keys ropes[] = {
+        [GLOBAL] = {.theta = "global_rope_theta", .layer_type = "full_attention", .dflt = 160000.0},
+        [LOCAL] = {.theta = "local_rope_theta",
+                   .layer_type = "sliding_attention",
+                   .is_unscaled = true},
+    };
     int rc = model__float(f, "norm_eps", NULL, 1e-5, &c->norm_eps, err);
 
     if (rc == 0 && c->n_positions == 0)
@@ -128,7 +107,7 @@ static int config(struct model_config *c, const struct model_facts *f, struct co
                                 "config.json: num_attention_heads: rotary positions need heads of "
                                 "an even size");
     for (unsigned i = GLOBAL; rc == 0 && i <= LOCAL; i++)
-        rc = read_rope(c, f, i, err);
+        rc = model__rope(c, f, i, &ropes[i], err);
     if (rc == 0)
         rc = read_layers(c, f, err);
     if (rc == 0)

@@ -478,7 +478,7 @@ static void norm_mine(struct fwd_walk *w, site_id s, size_t n, const float *x, f
     fwd__mine(w, &r0, &r1);
     for (uint32_t i = 0; i < v->n_segments; i++)
         if (fwd__cut(&v->segment[i], r0, r1, &a, &b))
-            norm_rows(w->f, v->segment[i].delta, s, (b - a) * n, x + a * d, y + a * d);
+            fwd__norm_rows(w->f, v->segment[i].delta, s, (b - a) * n, x + a * d, y + a * d);
 }
 
 void fwd_norm(struct fwd_walk *w, unsigned layer, enum site_kind kind, const float *x, float *y)

@@ -193,10 +193,6 @@ struct model_config {
         bool has_no_table;
     } position;
     struct model_relative relative;
-    /* Keys that a row of a windowed layer sees, itself the last, and which layers are; of
-     * others read model_window(). */
-    uint32_t window;
-    uint64_t windowed[MODEL_LAYERS_MAX / 64];
     unsigned n_conv_kernel; /* 0: no CONV */
     enum kern_act conv_act;
     unsigned n_token_types;
@@ -229,12 +225,6 @@ struct model_config {
     bool is_normalized;
     unsigned max_input_tokens; /* sentence-transformers max_seq_length, else n_positions */
 };
-
-/* The window of a layer; 0: it sees all keys. */
-static inline uint32_t model_window(const struct model_config *c, unsigned layer)
-{
-    return c->windowed[layer / 64] >> layer % 64 & 1 ? c->window : 0;
-}
 
 /* The stack whose final rows heads read. */
 static inline const struct model_stack *model_last_stack(const struct model_config *c)
