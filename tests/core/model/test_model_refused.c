@@ -233,8 +233,8 @@ static const struct {
      "layer_types", "layer_types does not fit 2 layers"},
     {"modernbert-cls", CONFIG, "\"sliding_attention\",", "\"chunked_attention\",", UNSUPPORTED,
      "layer_types", "layer_types chunked_attention"},
-    {"modernbert-cls", CONFIG, "\"rope_type\": \"default\"", "\"rope_type\": \"yarn\"", UNSUPPORTED,
-     "rope_type", "yarn"},
+    {"modernbert-cls", CONFIG, "\"rope_type\": \"default\"", "\"rope_type\": \"ntk\"", UNSUPPORTED,
+     "rope_scaling", "rope type ntk"},
     /* tensors */
     {"bert", WEIGHTS, "\"" QUERY_1 ".weight\"", "\"elsewhere\"", INVALID, "bert." QUERY_1 ".weight",
      "no tensor bert." QUERY_1 ".weight"},
