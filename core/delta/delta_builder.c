@@ -123,6 +123,21 @@ bool delta__is_taken(const struct delta_builder *b, const struct tensor *t)
     return b->is_taken[t - b->tensors.t];
 }
 
+const struct tensor *delta__made(struct delta_builder *b, const char *name, const float *value,
+                                 size_t n_rows, size_t n_cols)
+{
+    struct tensor *t = delta__scratch(b, 1, sizeof(*t));
+
+    if (t)
+        *t = (struct tensor){.name = name,
+                             .type = TENSOR_F32,
+                             .n_dims = 2,
+                             .dim = {n_rows, n_cols},
+                             .data = value,
+                             .n_bytes = n_rows * n_cols * sizeof(*value)};
+    return t;
+}
+
 bool delta__is_copy(const struct tensor *a, const struct tensor *b)
 {
     return a->type == b->type && a->n_dims == b->n_dims &&

@@ -70,6 +70,7 @@ struct delta__head {
     struct delta__dense layer[DELTA_HEAD_STEPS_MAX];
     unsigned n_layers;
     bool wants_pooler;        /* these stand behind the base's pooler */
+    bool is_bare;             /* the model that was saved has no head: embedding if UNSAID */
     size_t n_outputs;         /* stated in a config; 0: not stated */
     const char *const *label; /* [n_labels], builder's memory, or NULL */
     size_t n_labels;
@@ -164,6 +165,10 @@ const struct tensor *delta__find(const struct delta_builder *b, const char *path
                                  const char *suffix);
 void delta__take(struct delta_builder *b, const struct tensor *t);
 bool delta__is_taken(const struct delta_builder *b, const struct tensor *t);
+/* A matrix that a reader made from tensors of the adapter: values [n_rows, n_cols], which
+ * must live as long as the builder. `name` is for messages. NULL with the error set. */
+const struct tensor *delta__made(struct delta_builder *b, const char *name, const float *value,
+                                 size_t n_rows, size_t n_cols);
 /* The same type, shape and bytes. */
 bool delta__is_copy(const struct tensor *a, const struct tensor *b);
 /* CORE_E_ADAPTER_UNSUPPORTED with the first tensor that nobody took. */

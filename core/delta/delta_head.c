@@ -340,8 +340,8 @@ static int settle_form(struct delta_builder *b)
                                   "the files do not say what kind of head this is: give \"head\" "
                                   "in task.json");
     if (p->form == DELTA__FORM_UNSAID) {
-        p->form = is_decoder ? DELTA__FORM_LM : DELTA__FORM_EMBEDDING;
-        b->head.is_assumed = !is_decoder;
+        p->form = is_decoder && !p->is_bare ? DELTA__FORM_LM : DELTA__FORM_EMBEDDING;
+        b->head.is_assumed = p->form == DELTA__FORM_EMBEDDING;
     }
     if (p->form == DELTA__FORM_LM && !is_decoder)
         return core_err_set(b->err, CORE_E_ADAPTER_MISMATCH,

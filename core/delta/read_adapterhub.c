@@ -247,11 +247,30 @@ static int read_adapter(struct delta_builder *b, const json_t *config)
     return rc;
 }
 
+/* True of a transformers class that ends with the last hidden states: "GPT2Model". */
+static bool is_bare_class(const char *name)
+{
+    static const char *const part[] = {"For", "LMHead", "Heads", "AdapterModel"};
+    const size_t n = name ? strlen(name) : 0;
+
+    if (n < 5 || strcmp(name + n - 5, "Model") != 0)
+        return false;
+    for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++)
+        if (strstr(name, part[i]))
+            return false;
+    return true;
+}
+
 int delta__read_adapterhub(struct delta_builder *b, const json_t *config)
 {
     json_t *head = NULL;
-    int rc = read_adapter(b, config);
+    const char *class_name;
+    int rc = delta__json_str(b, config, "model_class", NULL, &class_name);
 
+    if (rc == 0) {
+        b->plan.is_bare = is_bare_class(class_name);
+        rc = read_adapter(b, config);
+    }
     if (rc == 0)
         rc = delta__json_file(b, "head_config.json", &head);
     if (rc == 0 && head)

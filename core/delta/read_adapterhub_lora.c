@@ -58,15 +58,12 @@ static bool lists(const json_t *list, const char *text)
     return false;
 }
 
-/* True if the configuration wants the linear at path[0..n). */
-static bool is_wanted(const struct delta_builder *b, const struct ah_lora *l,
-                      const struct delta__place *p, const char *path, size_t n)
+/* True if the configuration wants the linear of this role in this layer. */
+static bool is_role_wanted(const struct ah_lora *l, const char *role, unsigned layer)
 {
-    const char *role = l->ah->interface ? hooked_role_of(l->ah->interface, path, n)
-                                        : model_site_role(b->m, p->site);
     const json_t *attn = json_object_get(l->config, "attn_matrices");
 
-    if (!role || !delta__ah_has_layer(l->config, site_layer_of(p->site)))
+    if (!role || !delta__ah_has_layer(l->config, layer))
         return false;
     if (strcmp(role, "intermediate") == 0)
         return l->has_intermediate;
@@ -75,6 +72,16 @@ static bool is_wanted(const struct delta_builder *b, const struct ah_lora *l,
     if (!attn) /* the default of LoRA, of (IA)3 */
         return l->has_selfattn && *role != (l->is_scale ? 'q' : 'k');
     return l->has_selfattn && lists(attn, role);
+}
+
+/* The same of the linear at path[0..n). */
+static bool is_wanted(const struct delta_builder *b, const struct ah_lora *l,
+                      const struct delta__place *p, const char *path, size_t n)
+{
+    const char *role = l->ah->interface ? hooked_role_of(l->ah->interface, path, n)
+                                        : model_site_role(b->m, p->site);
+
+    return is_role_wanted(l, role, site_layer_of(p->site));
 }
 
 /* ---- what ------------------------------------------------------------------------- */
@@ -97,29 +104,99 @@ static int add_ia3(struct delta_builder *b, const struct delta__place *p, double
     return delta__add_scale(b, p, scaled, DELTA__SCALE_OUT);
 }
 
-/* One linear; t is its lora_B, and path[0..n_path) the linear's own path. */
+/* The LOWRANK or the SCALE of one linear, p->t its lora_B. */
+static int add_part(struct delta_builder *b, const struct ah_lora *l, const struct delta__place *p,
+                    const struct tensor *down)
+{
+    const struct delta__lowrank in = {.down = down, .up = p->t, .scale = (float)(l->alpha / l->r)};
+
+    return l->is_scale ? add_ia3(b, p, l->alpha) : delta__add_lowrank(b, p, &in);
+}
+
+/* Rows of a matrix. */
+static struct tensor rows_of(const struct tensor *t, size_t row0, size_t n)
+{
+    const size_t row_bytes = t->n_bytes / t->dim[0];
+    struct tensor part = *t;
+
+    part.dim[0] = n;
+    part.data = (const unsigned char *)t->data + row0 * row_bytes;
+    part.n_bytes = n * row_bytes;
+    return part;
+}
+
+/* A module of several matrices side by side (GPT-2's c_attn; LoRAMergedLinear): lora_A
+ * and lora_B hold one after the other those of the matrices that have a LoRA, in the
+ * module's order. */
+static int add_merged(struct delta_builder *b, const struct ah_lora *l,
+                      const struct delta__place *all, const struct tensor *down)
+{
+    const size_t n_out = all->n_out / all->mod.n_parts, r = (size_t)l->r;
+    unsigned n = 0;
+    int rc;
+
+    for (unsigned i = 0; i < all->mod.n_parts; i++)
+        n += is_role_wanted(l, model_site_role(b->m, all->mod.site[i]), site_layer_of(all->site));
+    if (n == 0)
+        return 0;
+    rc = delta__expect(b, all->t, 2, n * n_out, l->is_scale ? 1 : r);
+    if (rc == 0 && down)
+        rc = delta__expect(b, down, 2, n * r, all->n_in);
+    for (unsigned i = 0, k = 0; rc == 0 && i < all->mod.n_parts; i++) {
+        struct tensor up_rows, down_rows;
+        struct delta__place p;
+
+        if (!is_role_wanted(l, model_site_role(b->m, all->mod.site[i]), site_layer_of(all->site)))
+            continue;
+        up_rows = rows_of(all->t, k * n_out, n_out);
+        if (!delta__place_at(b, &up_rows, all->mod.site[i], &p))
+            break;
+        if (down)
+            down_rows = rows_of(down, k * r, r);
+        rc = add_part(b, l, &p, down ? &down_rows : NULL);
+        k++;
+    }
+    if (rc == 0 && down)
+        delta__take(b, down);
+    if (rc == 0)
+        delta__take(b, all->t);
+    return rc;
+}
+
+/* True if the library reads the module as q, k and v side by side. */
+static bool is_merged(const struct delta_builder *b, const struct delta__place *p)
+{
+    const char *role = model_site_role(b->m, p->site);
+
+    return p->mod.n_parts == 3 && role && strcmp(role, "q") == 0;
+}
+
+/* One module; t is its lora_B, and path[0..n_path) the module's own path. */
 static int add_linear(struct delta_builder *b, const struct ah_lora *l, const struct tensor *t,
                       size_t n_path)
 {
-    struct delta__lowrank in = {.up = t};
+    const struct tensor *down = NULL;
     struct delta__place p;
     char want[64];
     int rc = delta__place(b, t, t->name, n_path, false, &p);
 
-    if (rc < 0 || !is_wanted(b, l, &p, t->name, n_path))
+    if (rc < 0)
         return rc;
-    if (l->is_scale)
-        return add_ia3(b, &p, l->alpha);
-    in.down = delta__find(b, t->name, strlen(t->name) - 1, "A");
-    if (!in.down)
-        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, t->name,
-                                  "tensor %s stands without its lora_A", t->name);
-    if (in.down->n_dims != 2 || in.down->dim[0] == 0 || (double)in.down->dim[0] != l->r) {
-        snprintf(want, sizeof(want), "[%g, inputs], as the configuration says", l->r);
-        return delta__misfit(b, in.down, want);
+    if (!l->is_scale) {
+        down = delta__find(b, t->name, strlen(t->name) - 1, "A");
+        if (!down)
+            return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, t->name,
+                                      "tensor %s stands without its lora_A", t->name);
     }
-    in.scale = (float)(l->alpha / l->r);
-    return delta__add_lowrank(b, &p, &in);
+    if (is_merged(b, &p))
+        return add_merged(b, l, &p, down);
+    if (!is_wanted(b, l, &p, t->name, n_path))
+        return 0;
+    if (down && (down->n_dims != 2 || down->dim[0] == 0 || (double)down->dim[0] != l->r)) {
+        snprintf(want, sizeof(want), "[%g, inputs], as the configuration says", l->r);
+        return delta__misfit(b, down, want);
+    }
+    return add_part(b, l, &p, down);
 }
 
 /* ---- the configuration --------------------------------------------------------------- */
@@ -205,7 +282,7 @@ static int read_config(struct delta_builder *b, struct ah_lora *l)
         return rc;
     l->is_scale = strcmp(mode, "scale") == 0;
     if ((!l->is_scale && strcmp(mode, "add") != 0) || (l->is_scale && l->r != 1.0) ||
-        fabs(l->alpha) > 1e30)
+        !(l->r >= 1.0 && l->r < 1e9) || fabs(l->alpha) > 1e30)
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "composition_mode",
                                   "composition_mode %.60s with r %g and alpha %g is not computed",
                                   mode, l->r, l->alpha);
