@@ -116,6 +116,30 @@ int delta__ah_head(struct delta_builder *b, const json_t *head_config);
 /* CORE_E_ADAPTER_UNSUPPORTED unless the interface, if there is one, hooks bottlenecks in
  * where the library's own classes have them. */
 int delta__ah_check_hooks(struct delta_builder *b, const struct delta__ah *ah);
+/* Layers of compacters (read_adapterhub_phm.c): what the configuration says of them. */
+struct delta__ah_phm {
+    bool is_on, has_bias, has_shared_rule, has_thin_rule, has_shared_w, has_thin_w;
+    size_t dim;
+    const char *name; /* of the adapter */
+};
+int delta__ah_phm_read(struct delta_builder *b, const json_t *config, const struct delta__ah *ah,
+                       struct delta__ah_phm *out);
+/* The tensor that each place with such layers has, once. */
+const char *delta__ah_phm_mark(const struct delta__ah_phm *o);
+/* The bottleneck's width by the tensors of its layer down, path[0..n); at most `most`. */
+int delta__ah_phm_width(struct delta_builder *b, const struct delta__ah_phm *o, const char *path,
+                        size_t n, size_t most, size_t *width);
+struct delta__ah_phm_layer {
+    const char *path; /* before its parameters: ".adapter_down.0.", path[0..n) */
+    size_t n;
+    const char *position; /* "down" or "up" */
+    size_t n_in, n_out;
+};
+/* Weight [n_out, n_in] and bias of the linear that the layer is; *bias is not set if it
+ * has none. */
+int delta__ah_phm_fold(struct delta_builder *b, const struct delta__ah_phm *o,
+                       const struct delta__ah_phm_layer *l, const struct tensor **w,
+                       const struct tensor **bias);
 /* Where ".KIND.NAME." begins in a tensor's name; *rest is what follows it. NULL: nowhere. */
 const char *delta__ah_mark(const char *tensor, const char *kind, const char *name,
                            const char **rest);

@@ -19,6 +19,7 @@ struct bottleneck {
     const char *scaling; /* "learned", "channel" or NULL: `scale` */
     const json_t *config;
     bool has_mh, has_output, has_cross;
+    struct delta__ah_phm phm;
 };
 
 static int read_residual(struct delta_builder *b, const json_t *config, struct bottleneck *o)
@@ -82,7 +83,7 @@ static int read_invertible(struct delta_builder *b, const json_t *config,
 static int read_switches(struct delta_builder *b, const json_t *config, const struct delta__ah *ah,
                          struct bottleneck *o)
 {
-    static const char *const option[] = {"use_gating", "phm_layer", NULL};
+    static const char *const option[] = {"use_gating", NULL};
     const struct {
         const char *key;
         bool dflt, *out;
@@ -102,6 +103,8 @@ static int read_switches(struct delta_builder *b, const json_t *config, const st
 
     if (rc == 0)
         rc = read_invertible(b, config, ah);
+    if (rc == 0)
+        rc = delta__ah_phm_read(b, config, ah, &o->phm);
     for (size_t i = 0; rc == 0 && i < sizeof(flag) / sizeof(flag[0]); i++)
         rc = delta__json_bool(b, config, flag[i].key, flag[i].dflt, flag[i].out);
     if (rc == 0)
@@ -217,15 +220,52 @@ static bool is_wanted(const struct bottleneck *o, const struct delta__place *p)
            delta__ah_has_layer(o->config, site_layer_of(p->site));
 }
 
+/* The layers down and up of the place name[0..n). */
+static int read_layers(struct delta_builder *b, const struct bottleneck *o, const struct tensor *up,
+                       size_t n, struct delta__lowrank *in)
+{
+    const char *down_w = o->ln_before ? "adapter_down.1.weight" : "adapter_down.0.weight";
+    const char *down_b = o->ln_before ? "adapter_down.1.bias" : "adapter_down.0.bias";
+    int rc = find_part(b, up, n, down_w, &in->down);
+
+    in->up = up;
+    if (rc == 0)
+        rc = find_part(b, up, n, down_b, &in->down_bias);
+    if (rc == 0)
+        rc = find_part(b, up, n, "adapter_up.bias", &in->up_bias);
+    return rc;
+}
+
+/* The same of a compacter, whose layers are not stored as they are. */
+static int fold_layers(struct delta_builder *b, const struct bottleneck *o, const struct tensor *up,
+                       size_t n, size_t d, struct delta__lowrank *in)
+{
+    struct delta__ah_phm_layer l = {.n_in = d, .position = "down"};
+    char *path = delta__scratch(b, n + 32, 1);
+    int rc;
+
+    if (!path)
+        return CORE_E_NOMEM;
+    l.path = path;
+    l.n = (size_t)snprintf(path, n + 32, "%.*sadapter_down.%d.", (int)n, up->name, o->ln_before);
+    rc = delta__ah_phm_width(b, &o->phm, l.path, l.n, d, &l.n_out);
+    if (rc == 0)
+        rc = delta__ah_phm_fold(b, &o->phm, &l, &in->down, &in->down_bias);
+    if (rc < 0)
+        return rc;
+    l = (struct delta__ah_phm_layer){
+        .path = path, .position = "up", .n_in = l.n_out, .n_out = l.n_in};
+    l.n = (size_t)snprintf(path, n + 32, "%.*sadapter_up.", (int)n, up->name);
+    return delta__ah_phm_fold(b, &o->phm, &l, &in->up, &in->up_bias);
+}
+
 /* One place; `up` is its adapter_up.weight, name[0..n) all before that, and
  * name[0..n_path) the place. */
 static int add_place(struct delta_builder *b, const struct bottleneck *o, const struct tensor *up,
                      size_t n, size_t n_path)
 {
-    const char *down_w = o->ln_before ? "adapter_down.1.weight" : "adapter_down.0.weight";
-    const char *down_b = o->ln_before ? "adapter_down.1.bias" : "adapter_down.0.bias";
     struct delta_join *join = delta__scratch(b, 1, sizeof(*join));
-    struct delta__lowrank in = {.up = up, .act = o->act, .join = join};
+    struct delta__lowrank in = {.act = o->act, .join = join};
     struct delta__place p;
     int rc;
 
@@ -235,11 +275,7 @@ static int add_place(struct delta_builder *b, const struct bottleneck *o, const 
     rc = delta__place(b, up, up->name, n_path, true, &p);
     if (rc < 0 || !is_wanted(o, &p))
         return rc;
-    rc = find_part(b, up, n, down_w, &in.down);
-    if (rc == 0)
-        rc = find_part(b, up, n, down_b, &in.down_bias);
-    if (rc == 0)
-        rc = find_part(b, up, n, "adapter_up.bias", &in.up_bias);
+    rc = o->phm.is_on ? fold_layers(b, o, up, n, p.n_out, &in) : read_layers(b, o, up, n, &in);
     if (rc == 0)
         rc = read_join_norms(b, o, up, n, p.n_out, join);
     if (rc == 0)
@@ -289,7 +325,7 @@ int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const st
                                        "attention_text_lang_adapters", "layer_text_task_adapters",
                                        "layer_text_lang_adapters"};
     struct bottleneck o = {.scale = 1.0f, .config = config};
-    const char *rest;
+    const char *rest, *mark_of_place = "adapter_up.weight";
     int rc = read_switches(b, config, ah, &o);
 
     if (rc == 0)
@@ -297,19 +333,22 @@ int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const st
     if (rc == 0 && ah->interface && !o.join.original_ln_after)
         rc = core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "original_ln_after",
                                 "original_ln_after false is not computed in a plug-in model");
+    if (rc == 0 && o.phm.is_on)
+        mark_of_place = delta__ah_phm_mark(&o.phm);
     for (size_t i = 0; rc == 0 && i < b->tensors.n; i++)
         for (size_t k = 0; rc == 0 && k < sizeof(kind) / sizeof(kind[0]); k++) {
             const struct tensor *t = &b->tensors.t[i];
             const char *mark = delta__ah_mark(t->name, kind[k], ah->name, &rest);
 
-            if (mark && mark != t->name && strcmp(rest, "adapter_up.weight") == 0)
+            if (mark && mark != t->name && strcmp(rest, mark_of_place) == 0)
                 rc = add_place(b, &o, t, (size_t)(rest - t->name), (size_t)(mark - t->name) - 1);
         }
     if (rc == 0)
         rc = check_places(b, &o);
     if (rc == 0)
         snprintf(b->method, sizeof(b->method), "%s",
-                 o.join.is_parallel         ? "parallel"
+                 o.phm.is_on                ? "compacter"
+                 : o.join.is_parallel       ? "parallel"
                  : o.has_mh && o.has_output ? "houlsby"
                                             : "pfeiffer");
     return rc;
