@@ -17,10 +17,11 @@
  *               y += sum of s act(x' down + b_d) up + s b_u over lowrank
  *               y *= scale_out
  *   norm      struct delta_norm: gamma, beta in place of the base's
- *   join      struct delta_join: a bottleneck beside or behind the sub-layer; without
- *             one out = norm(h + r) or h + r
+ *   join      struct delta_join: bottlenecks beside or behind the sub-layer; without
+ *             one out = norm(h + r) or h + r; then an intervention (ReFT)
  *   embedding struct delta_embed: row[t] = table[t], or rows' in place of it, (*) scale
- *               + sparse[t] + sum of s down[t] up; below 0, row -1 - t of soft
+ *               + sparse[t] + sum of s down[t] up; below 0, row -1 - t of soft; when the
+ *               embedding is complete, the token table's coupling
  *   attention struct delta_prefix: keys and values in front of the sequence's own, not
  *             rotated; a window passes them as tokens, or keeps them (is_pinned)
  *
@@ -52,6 +53,9 @@ struct core_err;
     X(NORM, "NORM")           \
     X(KV_PREFIX, "KV_PREFIX") \
     X(SOFT_ROWS, "SOFT_ROWS") \
+    X(FUSION, "FUSION")       \
+    X(REFT, "REFT")           \
+    X(COUPLING, "COUPLING")   \
     X(HEAD, "HEAD")
 
 enum delta_op_kind {
@@ -69,7 +73,15 @@ struct delta_mat {
     uint32_t n_rows, n_cols;
 };
 
-/* scale * act(x down + down_bias) up + scale * up_bias, times scale_vec. */
+/* A factor for a whole input: the mean of sigmoid(w x + b) over the rows x of its prompt
+ * (UniPELT; Mao et al. 2022). It comes with the prompt and is kept for its answer. */
+struct delta_gate {
+    const float *w; /* [n_in]; NULL: no gate */
+    float b;
+    uint32_t at; /* which of the task's gates: below struct delta's n_gates */
+};
+
+/* scale * act(x down + down_bias) up + scale * up_bias, times scale_vec, times the gate. */
 struct delta_lowrank {
     struct delta_mat down;  /* [rank, n_in]; at an embedding [n_in, rank], since its input
                              * is one-hot: a token reads one row */
@@ -78,6 +90,7 @@ struct delta_lowrank {
     const float *down_bias; /* [rank] or NULL */
     const float *up_bias;   /* [n_out] or NULL; scaled like up */
     const float *scale_vec; /* [n_out] or NULL; at a join */
+    struct delta_gate gate; /* of x */
     float scale;
     enum kern_act act;
 };
@@ -115,17 +128,16 @@ struct delta_norm {
     const float *gamma, *beta; /* [d]; NULL keeps the base's */
 };
 
-/* AdapterHub's placement switches of a bottleneck at a join, in the names of its
+/* A bottleneck at a join, with AdapterHub's placement switches in the names of its
  * BnConfig (formats: AdapterHub bottleneck math). h = sub-layer output, r =
  * residual input, LN = the join's norm if the model has one (with the task's
  * norm, if any), A = the bottleneck behind its ln_before.
  *   sequential:  res = h; [original_ln_before: u = LN(h + r) or h + r, else u = h;
  *                post_add: res = h + r]; [!residual_before_ln: res = u]
  *                o = A(u) + res, or LN_after(A(u)) + res: adapter_residual_before_ln
- *   parallel:    u = r; o = [LN_after] A(r) + h
- *   then         original_ln_after: y = LN(o + r) or o + r, else y = o */
+ *   parallel:    u = res = r; o = [LN_after] A(r) */
 enum delta_residual { DELTA_RES_AFTER, DELTA_RES_BEFORE, DELTA_RES_POST_ADD };
-struct delta_join {
+struct delta_bottleneck {
     struct delta_lowrank a;
     bool is_parallel;
     bool original_ln_before, original_ln_after;
@@ -134,6 +146,60 @@ struct delta_join {
     const float *ln_before_gamma, *ln_before_beta; /* [d] or NULL */
     const float *ln_after_gamma, *ln_after_beta;   /* [d] or NULL */
     float ln_eps; /* of these two LayerNorms: torch's 1e-5, whatever the base's is */
+    float weight; /* of an average: it and 1 / n are factors */
+};
+
+/* Attention over the outputs of bottlenecks (AdapterFusion; Pfeiffer et al. 2021), linears
+ * [d, d]; data NULL: identity. */
+struct delta_fusion {
+    struct delta_mat query, key, value;
+    const float *query_bias, *key_bias; /* [d] or NULL */
+    bool query_before_ln;               /* the query is h, else u */
+    bool residual_before;               /* res is added to keys and values, else to the sum */
+    bool value_before_softmax;          /* else `value` multiplies the sum */
+};
+
+/* One after the other, each with the last one's o as its h. A step of several
+ * bottlenecks: u and res are those of its first, for a fusion of its last. Their average
+ * is o = sum of weight o_i / n; a fusion o = res + sum of softmax_i(query . key(A_i(u)))
+ * value(A_i(u)), A_i without gate. */
+enum { DELTA_MIX_MAX = 64 }; /* bottlenecks of one step */
+struct delta_join_step {
+    uint32_t first, n;                 /* bottlenecks */
+    const struct delta_fusion *fusion; /* or NULL */
+};
+
+/* An intervention on hidden rows at the end of a layer (ReFT; Wu et al. 2024), for the
+ * first n_prefix rows of a prompt by unit 0 and its last n_suffix by unit 1:
+ *   y = x + (act(source x + bias) - projection x) projection, the minus only if subtracts
+ * Where both meet, and for rows that a prompt's answer adds: core/fwd/joins.c. */
+struct delta_reft_unit {
+    struct delta_mat source, projection; /* [rank, d] */
+    const float *bias;                   /* [rank] */
+};
+struct delta_reft {
+    struct delta_reft_unit unit[2];
+    uint32_t n_prefix, n_suffix;
+    enum kern_act act;
+    bool subtracts;
+};
+
+/* With o of the last step (of none: o = h, original_ln_after, not parallel) and the last
+ * bottleneck's switches:
+ *   [parallel: o += h]; original_ln_after: y = LN(o + r) or o + r, else y = o */
+struct delta_join {
+    const struct delta_bottleneck *adapter; /* of all steps, in order */
+    uint32_t n_adapters;
+    const struct delta_join_step *step;
+    uint32_t n_steps;
+    const struct delta_reft *reft; /* or NULL */
+};
+
+/* An invertible map of complete embedding rows x = (x1, x2), the first d / 2 values and the
+ * rest (NICE; AdapterHub's inv_adapter); its inverse may stand before an LM head:
+ *   y1 = x1 + f(x2), y2 = x2 + g(y1)      inverse: y2 = x2 - g(x1), y1 = x1 - f(y2) */
+struct delta_coupling {
+    struct delta_lowrank f, g;
 };
 
 struct delta_embed {
@@ -145,12 +211,14 @@ struct delta_embed {
     /* rows that stand in front of an input (prompt tuning); at the token table only */
     const float *soft; /* [n_soft, n_out] */
     uint32_t n_soft;
+    const struct delta_coupling *coupling; /* or NULL */
 };
 
 struct delta_prefix {
     const float *k, *v; /* [n_tokens, n_kv_heads * d_head] */
     uint32_t n_tokens;
     bool is_pinned; /* every query sees it, else it leaves windows as tokens do */
+    struct delta_gate gate[2]; /* of the keys, of the values; input: the projections' */
 };
 
 /* ---- heads ---------------------------------------------------------------- */
@@ -212,6 +280,7 @@ struct delta_head {
     /* GENERATION: true = logits by the base's LM head (a site) after the final
      * norm; false = by the steps. */
     bool uses_base_lm_head;
+    bool uncouples;           /* the token table's coupling is undone before the last matrix */
     unsigned n_labels;        /* logits per pooled row; d_model for embeddings */
     const char *const *label; /* [n_labels] or NULL: LABEL_0 ... */
 };
@@ -255,10 +324,16 @@ struct delta {
                                * prefix: T; AdapterHub's: 0) */
     bool ignores_token_types; /* every token's type counts as 0 (PEFT's prompt learning
                                * outside sequence and token classification) */
+    uint32_t n_gates;         /* values that a sequence keeps; a prompt with gates goes whole
+                               * into one step */
+    uint32_t n_suffix;        /* of a ReFT */
+    bool sees_prompt;         /* a row follows not from the tokens before it alone, but from
+                               * where its prompt ends, too: gates, ReFT */
     /* what a step must have room for */
     uint32_t n_prefix_max;  /* longest prefix of any attention */
     uint32_t rank_max;      /* largest sum of a layer's ranks */
     uint32_t n_lowrank_max; /* most LOWRANKs of one linear */
+    uint32_t n_mix_max;     /* most bottlenecks of a step of a join */
     struct delta_head head;
     struct delta_task task;
     size_t n_bytes; /* resident bytes: one arena, and the weights of DENSE */

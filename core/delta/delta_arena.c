@@ -77,8 +77,9 @@ static void move_mat(struct arena *a, struct delta_mat *m)
     }
 }
 
-static void move_lowrank(struct arena *a, struct delta_lowrank *l)
+static void move_lowrank(struct arena *a, struct delta_lowrank *l, size_t n_in)
 {
+    MOVE(a, l->gate.w, n_in);
     move_mat(a, &l->down);
     move_mat(a, &l->up);
     MOVE(a, l->down_bias, l->up.n_rows);
@@ -88,13 +89,14 @@ static void move_lowrank(struct arena *a, struct delta_lowrank *l)
 
 /* The entries of a table that is in the arena may be changed; those of a counting walk
  * are the builder's and are copied for the visit. */
-static void move_lowranks(struct arena *a, const struct delta_lowrank **list, uint32_t n)
+static void move_lowranks(struct arena *a, const struct delta_lowrank **list, uint32_t n,
+                          size_t n_in)
 {
     MOVE(a, *list, n);
     for (uint32_t i = 0; i < n; i++) {
         struct delta_lowrank copy = (*list)[i];
 
-        move_lowrank(a, &copy);
+        move_lowrank(a, &copy, n_in);
         if (a->base)
             ((struct delta_lowrank *)*list)[i] = copy;
     }
@@ -136,17 +138,86 @@ static void move_linear(struct arena *a, struct delta_linear *l, size_t n_in, si
     move_sparse(a, &l->sparse, n_out);
     MOVE(a, l->scale_pre, n_out);
     MOVE(a, l->bias, n_out);
-    move_lowranks(a, &l->lowrank, l->n_lowrank);
+    move_lowranks(a, &l->lowrank, l->n_lowrank, n_in);
     MOVE(a, l->scale_out, n_out);
+}
+
+static void move_bottleneck(struct arena *a, struct delta_bottleneck *b, size_t d)
+{
+    move_lowrank(a, &b->a, d);
+    MOVE(a, b->ln_before_gamma, d);
+    MOVE(a, b->ln_before_beta, d);
+    MOVE(a, b->ln_after_gamma, d);
+    MOVE(a, b->ln_after_beta, d);
+}
+
+static void move_fusion(struct arena *a, const struct delta_fusion **f, size_t d)
+{
+    struct delta_fusion copy;
+
+    if (!*f)
+        return;
+    MOVE(a, *f, 1);
+    copy = **f;
+    move_mat(a, &copy.query);
+    move_mat(a, &copy.key);
+    move_mat(a, &copy.value);
+    MOVE(a, copy.query_bias, d);
+    MOVE(a, copy.key_bias, d);
+    if (a->base)
+        *(struct delta_fusion *)*f = copy;
+}
+
+static void move_reft(struct arena *a, const struct delta_reft **r)
+{
+    struct delta_reft copy;
+
+    if (!*r)
+        return;
+    MOVE(a, *r, 1);
+    copy = **r;
+    for (int i = 0; i < 2; i++) {
+        move_mat(a, &copy.unit[i].source);
+        move_mat(a, &copy.unit[i].projection);
+        MOVE(a, copy.unit[i].bias, copy.unit[i].source.n_rows);
+    }
+    if (a->base)
+        *(struct delta_reft *)*r = copy;
+}
+
+static void move_coupling(struct arena *a, const struct delta_coupling **c)
+{
+    struct delta_coupling copy;
+
+    if (!*c)
+        return;
+    MOVE(a, *c, 1);
+    copy = **c;
+    move_lowrank(a, &copy.f, 0);
+    move_lowrank(a, &copy.g, 0);
+    if (a->base)
+        *(struct delta_coupling *)*c = copy;
 }
 
 static void move_join(struct arena *a, struct delta_join *j, size_t d)
 {
-    move_lowrank(a, &j->a);
-    MOVE(a, j->ln_before_gamma, d);
-    MOVE(a, j->ln_before_beta, d);
-    MOVE(a, j->ln_after_gamma, d);
-    MOVE(a, j->ln_after_beta, d);
+    MOVE(a, j->adapter, j->n_adapters);
+    for (uint32_t i = 0; i < j->n_adapters; i++) {
+        struct delta_bottleneck copy = j->adapter[i];
+
+        move_bottleneck(a, &copy, d);
+        if (a->base)
+            ((struct delta_bottleneck *)j->adapter)[i] = copy;
+    }
+    MOVE(a, j->step, j->n_steps);
+    for (uint32_t i = 0; i < j->n_steps; i++) {
+        const struct delta_fusion *f = j->step[i].fusion;
+
+        move_fusion(a, &f, d);
+        if (a->base)
+            ((struct delta_join_step *)j->step)[i].fusion = f;
+    }
+    move_reft(a, &j->reft);
 }
 
 static void move_str(struct arena *a, const char **s)
@@ -178,9 +249,11 @@ static void move_head(struct arena *a, struct delta_head *h)
 }
 
 /* The entry of a site in its table, and all that it points to. */
-static void move_entry(struct arena *a, struct delta *d, site_id site, size_t n_in, size_t n_out)
+static void move_entry(const struct delta_builder *b, struct arena *a, struct delta *d,
+                       site_id site)
 {
     const uint32_t i = d->slot[site] - 1u;
+    size_t n_in, n_out;
     union {
         struct delta_linear linear;
         struct delta_norm norm;
@@ -189,6 +262,8 @@ static void move_entry(struct arena *a, struct delta *d, site_id site, size_t n_
         struct delta_prefix prefix;
     } u;
 
+    if (!model_site_dims(b->m, site, &n_in, &n_out))
+        return;
     switch (site_kind_class(site_kind_of(site))) {
     case SITE_CLASS_LINEAR:
         u.linear = d->linear[i];
@@ -211,7 +286,8 @@ static void move_entry(struct arena *a, struct delta *d, site_id site, size_t n_
         break;
     case SITE_CLASS_EMBED:
         u.embed = d->embed[i];
-        move_lowranks(a, &u.embed.lowrank, u.embed.n_lowrank);
+        move_lowranks(a, &u.embed.lowrank, u.embed.n_lowrank, n_in);
+        move_coupling(a, &u.embed.coupling);
         move_sparse(a, &u.embed.sparse, n_in);
         move_rowset(a, &u.embed.rowset, n_out);
         MOVE(a, u.embed.scale, n_out);
@@ -223,6 +299,8 @@ static void move_entry(struct arena *a, struct delta *d, site_id site, size_t n_
         u.prefix = d->prefix[i];
         MOVE(a, u.prefix.k, u.prefix.n_tokens * n_out);
         MOVE(a, u.prefix.v, u.prefix.n_tokens * n_out);
+        for (int k = 0; k < 2; k++)
+            MOVE(a, u.prefix.gate[k].w, model_config(b->m)->d_model);
         if (a->base)
             ((struct delta_prefix *)d->prefix)[i] = u.prefix;
         break;
@@ -231,8 +309,6 @@ static void move_entry(struct arena *a, struct delta *d, site_id site, size_t n_
 
 static void move_all(const struct delta_builder *b, struct arena *a, struct delta *d)
 {
-    size_t n_in, n_out;
-
     arena_take(a, sizeof(*d), 64);
     MOVE(a, d->slot, d->n_sites);
     MOVE(a, d->linear, d->n_linear);
@@ -245,8 +321,8 @@ static void move_all(const struct delta_builder *b, struct arena *a, struct delt
     move_str(a, &d->task.prompt);
     move_str(a, &d->task.parameters_json);
     for (uint32_t s = 0; s < d->n_sites; s++)
-        if (d->slot[s] && model_site_dims(b->m, (site_id)s, &n_in, &n_out))
-            move_entry(a, d, (site_id)s, n_in, n_out);
+        if (d->slot[s])
+            move_entry(b, a, d, (site_id)s);
 }
 
 /* The weights of DENSE change their owner. */

@@ -70,6 +70,7 @@ struct delta__head {
     struct delta__dense layer[DELTA_HEAD_STEPS_MAX];
     unsigned n_layers;
     bool wants_pooler;        /* these stand behind the base's pooler */
+    bool uncouples;           /* an LM head undoes the coupling, if there is one */
     bool is_bare;             /* the model that was saved has no head: embedding if UNSAID */
     size_t n_outputs;         /* stated in a config; 0: not stated */
     const char *const *label; /* [n_labels], builder's memory, or NULL */
@@ -88,7 +89,9 @@ struct delta__op {
     union {
         struct {
             struct delta_lowrank a;
-            const struct delta_join *join; /* placement, without `a`; NULL: not at a join */
+            const struct delta_bottleneck *join; /* placement, without `a`; NULL: a linear */
+            uint32_t step;                       /* of the join */
+            uint32_t member;                     /* which adapter of a composition */
         } lowrank;
         struct {
             const float *vec;
@@ -107,6 +110,12 @@ struct delta__op {
         } soft;
         struct delta_norm norm;
         struct delta_prefix prefix;
+        struct {
+            struct delta_fusion f;
+            uint32_t step;
+        } fusion;
+        struct delta_reft reft;
+        struct delta_coupling coupling;
     };
 };
 
@@ -139,7 +148,9 @@ struct delta_builder {
     bool has_own_lm_head; /* an lm_head.weight is a matrix of its own, also where the base
                            * ties it to the token embedding */
     bool has_task_id;     /* a reader asked for task.json's */
-    bool has_no_method;   /* the reader found no tensor of the method that the files name */
+    uint32_t n_gates;
+    uint32_t step, member; /* of bottlenecks that are added: read_adapterhub_setup.c */
+    bool has_no_method;    /* the reader found no tensor of the method that the files name */
     struct delta__head plan;
     struct delta_head head;
     struct delta_task task;
@@ -246,7 +257,8 @@ struct delta__lowrank {
     const struct tensor *scale_vec;           /* [n_out] or NULL */
     float scale;
     enum kern_act act;
-    const struct delta_join *join; /* builder's memory; NULL at a linear */
+    const struct delta_bottleneck *join;  /* builder's memory; NULL at a linear */
+    const struct tensor *gate_w, *gate_b; /* [1, n_in], [1], or NULL */
 };
 int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
                        const struct delta__lowrank *in);
@@ -288,10 +300,21 @@ struct delta__prefix {
     size_t n_tokens, n_cols;
     const unsigned *layer;
     unsigned n_layers;
-    const unsigned *slot; /* [n_layers] or NULL */
-    enum site_kind kind;  /* SITE_ATTN or SITE_CROSS_ATTN */
+    const unsigned *slot;               /* [n_layers] or NULL */
+    enum site_kind kind;                /* SITE_ATTN or SITE_CROSS_ATTN */
+    const struct delta_gate (*gate)[2]; /* [n_layers], or NULL */
+    bool is_stacked;                    /* behind those that are there already */
     bool is_pinned;       /* struct delta_prefix */
 };
+/* Row `row` of a gate's linear [n_rows, n_in]; *out is the task's next gate. */
+int delta__gate(struct delta_builder *b, const struct tensor *w, const struct tensor *bias,
+                size_t row, size_t n_rows, size_t n_in, struct delta_gate *out);
+/* The step of the join at p->site is a fusion; linears [d, d] of t are read already. */
+int delta__add_fusion(struct delta_builder *b, const struct delta__place *p,
+                      const struct delta_fusion *fusion);
+int delta__add_reft(struct delta_builder *b, const struct delta__place *p,
+                    const struct delta_reft *reft);
+int delta__add_coupling(struct delta_builder *b, const struct delta_coupling *coupling);
 int delta__add_prefix(struct delta_builder *b, const struct delta__prefix *p);
 
 /* A parameter under its Hugging Face name (path = name without file prefix): a

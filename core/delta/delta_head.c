@@ -360,6 +360,22 @@ static int pooler_bias(struct delta_builder *b)
     return delta__add_bias(b, &p, NULL, false);
 }
 
+/* A coupling is undone on rows of the model's width, before the last matrix of an LM head. */
+static int settle_coupling(struct delta_builder *b)
+{
+    const struct delta_head *h = &b->head;
+    bool has_coupling = false;
+
+    for (size_t i = 0; i < b->n_ops; i++)
+        has_coupling |= b->op[i].kind == DELTA_COUPLING;
+    b->head.uncouples = has_coupling && b->plan.uncouples && b->plan.form == DELTA__FORM_LM;
+    if (b->head.uncouples && h->n_steps &&
+        h->step[h->n_steps - 1].w.n_cols != model_config(b->m)->d_model)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "inv_adapter",
+                                  "inv_adapter is not computed with an LM head of another width");
+    return 0;
+}
+
 int delta__build_head(struct delta_builder *b)
 {
     const struct model_config *c = model_config(b->m);
@@ -377,6 +393,8 @@ int delta__build_head(struct delta_builder *b)
         rc = check_replaced(b);
     if (rc == 0)
         rc = check_outputs(b, width);
+    if (rc == 0)
+        rc = settle_coupling(b);
     if (rc < 0)
         return rc;
     h->kind = kind_of(&b->plan, width);

@@ -106,12 +106,16 @@ struct delta__ah {
     const char *name;        /* stands in the names of tensors */
     const char *version;     /* of the library that saved it, or NULL: unsaid, or a part */
     bool has_old_gelu;       /* activations have the names of files without a version */
-    bool is_text_task;       /* "type" of files of version 1: see read_invertible() */
+    bool is_text_task;       /* "type" of files of version 1: see wants_invertible() */
     const json_t *interface; /* adapter_interface.json of a plug-in model, or NULL */
 };
 int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
 int delta__ah_lora(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
 int delta__ah_prefix(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
+int delta__ah_reft(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
+/* The invertible adapter of that kind ("nice"), with the activation of the bottlenecks. */
+int delta__ah_invertible(struct delta_builder *b, const char *kind, enum kern_act act,
+                         const struct delta__ah *ah);
 int delta__ah_head(struct delta_builder *b, const json_t *head_config);
 /* CORE_E_ADAPTER_UNSUPPORTED unless the interface, if there is one, hooks bottlenecks in
  * where the library's own classes have them. */

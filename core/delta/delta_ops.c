@@ -117,6 +117,25 @@ static int read_lowrank(struct delta_builder *b, const struct delta__place *p,
         rc = vector_may(b, in->up_bias, p->n_out, &a->up_bias);
     if (rc == 0)
         rc = vector_may(b, in->scale_vec, p->n_out, &a->scale_vec);
+    if (rc == 0 && in->gate_w)
+        rc = delta__gate(b, in->gate_w, in->gate_b, 0, 1, p->n_in, &a->gate);
+    return rc;
+}
+
+int delta__gate(struct delta_builder *b, const struct tensor *w, const struct tensor *bias,
+                size_t row, size_t n_rows, size_t n_in, struct delta_gate *out)
+{
+    const float *value, *add;
+    int rc = delta__expect(b, w, 2, n_rows, n_in);
+
+    if (rc == 0)
+        rc = delta__expect(b, bias, 1, n_rows, 0);
+    if (rc == 0)
+        rc = delta__floats(b, w, &value);
+    if (rc == 0)
+        rc = delta__floats(b, bias, &add);
+    if (rc == 0)
+        *out = (struct delta_gate){.w = value + row * n_in, .b = add[row], .at = b->n_gates++};
     return rc;
 }
 
@@ -145,6 +164,8 @@ int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
             return CORE_E_NOMEM;
         op->lowrank.a = all;
         op->lowrank.join = in->join;
+        op->lowrank.step = b->step;
+        op->lowrank.member = b->member;
         op->lowrank.a.up_bias = all.up_bias ? all.up_bias + p->mod.row0[i] : NULL;
         op->lowrank.a.scale_vec = all.scale_vec ? all.scale_vec + p->mod.row0[i] : NULL;
         rc = up_of_part(b, p, i, &all.up, &op->lowrank.a.up);
@@ -407,32 +428,96 @@ static int check_prefix(struct delta_builder *b, const struct delta__prefix *p, 
     return 0;
 }
 
+/* Layer j's keys and values, in front of those that it has already: queries see both. */
+static int add_layer_prefix(struct delta_builder *b, const struct delta__prefix *p, unsigned j,
+                            size_t width)
+{
+    const site_id site = site_make(p->layer[j], p->kind);
+    const size_t n = p->n_tokens, slot = p->slot ? p->slot[j] : j;
+    struct delta__op *op = NULL;
+    size_t n_old = 0;
+    float *k, *v;
+
+    for (size_t i = 0; p->is_stacked && i < b->n_ops; i++)
+        if (b->op[i].kind == DELTA_KV_PREFIX && b->op[i].site == site)
+            op = &b->op[i];
+    if (op)
+        n_old = op->prefix.n_tokens;
+    else
+        op = delta__push_op(b, DELTA_KV_PREFIX, site);
+    k = delta__scratch(b, (n + n_old) * width, sizeof(*k));
+    v = delta__scratch(b, (n + n_old) * width, sizeof(*v));
+    if (!op || !k || !v)
+        return CORE_E_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        const float *row = p->kv + i * p->n_cols + 2 * slot * width;
+
+        memcpy(k + i * width, row, width * sizeof(*k));
+        memcpy(v + i * width, row + width, width * sizeof(*v));
+    }
+    if (n_old) {
+        memcpy(k + n * width, op->prefix.k, n_old * width * sizeof(*k));
+        memcpy(v + n * width, op->prefix.v, n_old * width * sizeof(*v));
+    }
+    op->prefix.k = k;
+    op->prefix.v = v;
+    op->prefix.n_tokens = (uint32_t)(n + n_old);
+    op->prefix.is_pinned = p->is_pinned;
+    if (p->gate)
+        memcpy(op->prefix.gate, p->gate[j], sizeof(op->prefix.gate));
+    return 0;
+}
+
 int delta__add_prefix(struct delta_builder *b, const struct delta__prefix *p)
 {
     size_t width;
-    const int rc = check_prefix(b, p, &width);
+    int rc = check_prefix(b, p, &width);
+
+    for (unsigned j = 0; rc == 0 && j < p->n_layers; j++)
+        rc = add_layer_prefix(b, p, j, width);
+    return rc;
+}
+
+/* ---- what stands once at its place ------------------------------------------------- */
+
+int delta__add_fusion(struct delta_builder *b, const struct delta__place *p,
+                      const struct delta_fusion *fusion)
+{
+    struct delta__op *op;
+    int rc = check_class(b, p, DELTA_FUSION, SITE_CLASS_JOIN, SITE_CLASS_JOIN);
 
     if (rc < 0)
         return rc;
-    for (unsigned j = 0; j < p->n_layers; j++) {
-        struct delta__op *op = delta__push_op(b, DELTA_KV_PREFIX, site_make(p->layer[j], p->kind));
-        float *k = delta__scratch(b, p->n_tokens * width, sizeof(*k));
-        float *v = delta__scratch(b, p->n_tokens * width, sizeof(*v));
+    op = delta__push_op(b, DELTA_FUSION, p->site);
+    if (!op)
+        return CORE_E_NOMEM;
+    op->fusion.f = *fusion;
+    op->fusion.step = b->step;
+    return 0;
+}
 
-        if (!op || !k || !v)
-            return CORE_E_NOMEM;
-        for (size_t i = 0; i < p->n_tokens; i++) {
-            const size_t slot = p->slot ? p->slot[j] : j;
-            const float *row = p->kv + i * p->n_cols + 2 * slot * width;
+int delta__add_reft(struct delta_builder *b, const struct delta__place *p,
+                    const struct delta_reft *reft)
+{
+    struct delta__op *op;
+    int rc = check_class(b, p, DELTA_REFT, SITE_CLASS_JOIN, SITE_CLASS_JOIN);
 
-            memcpy(k + i * width, row, width * sizeof(*k));
-            memcpy(v + i * width, row + width, width * sizeof(*v));
-        }
-        op->prefix.k = k;
-        op->prefix.v = v;
-        op->prefix.n_tokens = (uint32_t)p->n_tokens;
-        op->prefix.is_pinned = p->is_pinned;
-    }
+    if (rc < 0)
+        return rc;
+    op = delta__push_op(b, DELTA_REFT, p->site);
+    if (!op)
+        return CORE_E_NOMEM;
+    op->reft = *reft;
+    return 0;
+}
+
+int delta__add_coupling(struct delta_builder *b, const struct delta_coupling *coupling)
+{
+    struct delta__op *op = delta__push_op(b, DELTA_COUPLING, site_make(0, SITE_EMBED_TOKENS));
+
+    if (!op)
+        return CORE_E_NOMEM;
+    op->coupling = *coupling;
     return 0;
 }
 

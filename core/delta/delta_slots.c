@@ -113,6 +113,11 @@ static int fill_embed(struct delta_builder *b, const struct delta__op *op, struc
         e->soft = op->soft.row;
         e->n_soft = op->soft.n;
         return 0;
+    case DELTA_COUPLING:
+        if (e->coupling)
+            return twice(b, op);
+        e->coupling = &op->coupling;
+        return 0;
     default: /* SPARSE */
         if (e->sparse)
             return twice(b, op);
@@ -121,13 +126,49 @@ static int fill_embed(struct delta_builder *b, const struct delta__op *op, struc
     }
 }
 
+/* The bottlenecks of one site come step by step. Room for all that the site has is made
+ * with the first. */
+static int add_bottleneck(struct delta_builder *b, const struct delta__op *op, struct delta_join *j)
+{
+    struct delta_bottleneck *adapter = (struct delta_bottleneck *)j->adapter;
+    struct delta_join_step *step = (struct delta_join_step *)j->step;
+
+    if (!adapter) {
+        size_t n = 0;
+
+        for (const struct delta__op *o = op; o < b->op + b->n_ops && o->site == op->site; o++)
+            n += o->kind == DELTA_LOWRANK;
+        j->adapter = adapter = delta__scratch(b, n, sizeof(*adapter));
+        j->step = step = delta__scratch(b, n, sizeof(*step));
+        if (!adapter || !step)
+            return CORE_E_NOMEM;
+    } else if (op[-1].kind == DELTA_LOWRANK && op[-1].lowrank.step == op->lowrank.step &&
+               op[-1].lowrank.member == op->lowrank.member) {
+        return twice(b, op);
+    }
+    if (j->n_adapters == 0 || op[-1].kind != DELTA_LOWRANK ||
+        op[-1].lowrank.step != op->lowrank.step)
+        step[j->n_steps++] = (struct delta_join_step){.first = j->n_adapters};
+    step[j->n_steps - 1].n++;
+    adapter[j->n_adapters] = *op->lowrank.join;
+    adapter[j->n_adapters++].a = op->lowrank.a;
+    return 0;
+}
+
 static int fill_join(struct delta_builder *b, const struct delta__op *op, struct delta_join *j)
 {
-    if (j->a.up.data)
-        return twice(b, op);
-    *j = *op->lowrank.join;
-    j->a = op->lowrank.a;
-    return 0;
+    switch (op->kind) {
+    case DELTA_LOWRANK:
+        return add_bottleneck(b, op, j);
+    case DELTA_FUSION: /* of the bottlenecks that came before it */
+        ((struct delta_join_step *)j->step)[j->n_steps - 1].fusion = &op->fusion.f;
+        return 0;
+    default:
+        if (j->reft)
+            return twice(b, op);
+        j->reft = &op->reft;
+        return 0;
+    }
 }
 
 /* One operation into its site's entry, which is made with the first of them. */
@@ -160,6 +201,21 @@ static int place(struct delta_builder *b, const struct delta__op *op, struct tab
     return 0;
 }
 
+/* Ranks that an operation adds to those of its layer. */
+static uint32_t rank_of(const struct delta__op *op)
+{
+    switch (op->kind) {
+    case DELTA_LOWRANK:
+        return op->lowrank.a.up.n_rows;
+    case DELTA_REFT:
+        return 2 * op->reft.unit[0].source.n_rows;
+    case DELTA_COUPLING:
+        return op->coupling.f.up.n_rows + op->coupling.g.up.n_rows;
+    default:
+        return 0;
+    }
+}
+
 /* What a step that has this task needs room for. */
 static void measure(const struct delta_builder *b, struct delta *d)
 {
@@ -173,8 +229,11 @@ static void measure(const struct delta_builder *b, struct delta *d)
             layer = site_layer_of(op->site);
             sum = 0;
         }
-        if (op->kind == DELTA_LOWRANK)
-            sum += op->lowrank.a.up.n_rows;
+        sum += rank_of(op);
+        if (op->kind == DELTA_REFT) {
+            d->n_suffix = op->reft.n_suffix;
+            d->sees_prompt = true;
+        }
         if (sum > d->rank_max)
             d->rank_max = sum;
         if (op->kind == DELTA_KV_PREFIX && op->prefix.n_tokens > d->n_prefix_max)
@@ -185,6 +244,12 @@ static void measure(const struct delta_builder *b, struct delta *d)
     for (uint32_t i = 0; i < d->n_linear; i++)
         if (d->linear[i].n_lowrank > d->n_lowrank_max)
             d->n_lowrank_max = d->linear[i].n_lowrank;
+    for (uint32_t i = 0; i < d->n_join; i++)
+        for (uint32_t k = 0; k < d->join[i].n_steps; k++)
+            if (d->join[i].step[k].n > d->n_mix_max)
+                d->n_mix_max = d->join[i].step[k].n;
+    d->n_gates = b->n_gates;
+    d->sees_prompt |= d->n_gates > 0;
 }
 
 int delta__settle(struct delta_builder *b, struct delta *d)

@@ -60,7 +60,7 @@ static bool is_alike(const struct delta__op *a, const struct delta__op *b)
         return a->lowrank.a.up.n_rows == b->lowrank.a.up.n_rows &&
                a->lowrank.a.down.type == b->lowrank.a.down.type &&
                a->lowrank.a.scale == b->lowrank.a.scale && a->lowrank.a.act == b->lowrank.a.act &&
-               !a->lowrank.join == !b->lowrank.join;
+               !a->lowrank.join == !b->lowrank.join && !a->lowrank.a.gate.w == !b->lowrank.a.gate.w;
     case DELTA_BIAS:
         return a->bias.is_add == b->bias.is_add;
     case DELTA_SCALE:
@@ -78,14 +78,16 @@ static void lowrank_detail(const struct delta__op *op, char *out, size_t n)
 {
     const struct delta_lowrank *a = &op->lowrank.a;
     const char *type = a->down.type == TENSOR_F32 ? "" : tensor_type_text(a->down.type);
-    const char *comma = *type ? ", " : "";
+    const char *comma = *type ? ", " : "", *gate = a->gate.w ? ", gated" : "";
 
     if (op->lowrank.join)
-        snprintf(out, n, "%s, width %u, %s, scale %g%s%s%s",
+        snprintf(out, n, "%s, width %u, %s, scale %g%s%s%s%s",
                  op->lowrank.join->is_parallel ? "parallel" : "sequential", a->up.n_rows,
-                 act_text(a->act), (double)a->scale, a->scale_vec ? " x vector" : "", comma, type);
+                 act_text(a->act), (double)a->scale, a->scale_vec ? " x vector" : "", comma, type,
+                 gate);
     else
-        snprintf(out, n, "rank %u, scale %g%s%s", a->up.n_rows, (double)a->scale, comma, type);
+        snprintf(out, n, "rank %u, scale %g%s%s%s", a->up.n_rows, (double)a->scale, comma, type,
+                 gate);
 }
 
 static void op_detail(const struct delta__op *op, size_t n_values, char *out, size_t n)
@@ -119,7 +121,18 @@ static void op_detail(const struct delta__op *op, size_t n_values, char *out, si
         snprintf(out, n, "%u virtual tokens", op->soft.n);
         break;
     case DELTA_KV_PREFIX:
-        snprintf(out, n, "%u tokens", op->prefix.n_tokens);
+        snprintf(out, n, "%u tokens%s", op->prefix.n_tokens, op->prefix.gate[0].w ? ", gated" : "");
+        break;
+    case DELTA_FUSION:
+        snprintf(out, n, "%s", op->fusion.f.value.data ? "query, key, value" : "query, key");
+        break;
+    case DELTA_REFT:
+        snprintf(out, n, "rank %u, first %u and last %u tokens", op->reft.unit[0].source.n_rows,
+                 op->reft.n_prefix, op->reft.n_suffix);
+        break;
+    case DELTA_COUPLING:
+        snprintf(out, n, "invertible, width %u, %s", op->coupling.f.up.n_rows,
+                 act_text(op->coupling.f.act));
         break;
     default:
         snprintf(out, n, "replaced");
@@ -131,10 +144,29 @@ static size_t mat_bytes(const struct delta_mat *m)
     return (size_t)m->n_rows * m->n_cols * tensor_type_block_bytes(m->type);
 }
 
+static size_t reft_bytes(const struct delta_reft *r)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < 2; i++)
+        n += mat_bytes(&r->unit[i].source) + mat_bytes(&r->unit[i].projection) +
+             r->unit[i].source.n_rows * sizeof(float);
+    return n;
+}
+
+/* Weights and biases; a matrix that several operations share is none's own. */
+static size_t lowrank_bytes(const struct delta_builder *b, const struct delta_lowrank *a)
+{
+    const size_t n = (a->down_bias ? a->up.n_rows : 0) + (a->up_bias ? a->up.n_cols : 0) +
+                     (a->scale_vec ? a->up.n_cols : 0);
+
+    return (delta__is_shared(b, &a->down) ? 0 : mat_bytes(&a->down)) + mat_bytes(&a->up) +
+           n * sizeof(float);
+}
+
 /* Of an operation's own data. */
 static size_t op_bytes(const struct delta_builder *b, const struct delta__op *op)
 {
-    const struct delta_lowrank *a = &op->lowrank.a;
     size_t n_in = 0, n_out = 0, n = 0;
 
     model_site_dims(b->m, op->site, &n_in, &n_out);
@@ -143,10 +175,8 @@ static size_t op_bytes(const struct delta_builder *b, const struct delta__op *op
         if (op->lowrank.join)
             n = (op->lowrank.join->ln_before_gamma ? 2 * n_out : 0) +
                 (op->lowrank.join->ln_after_gamma ? 2 * n_out : 0);
-        n += (a->down_bias ? a->up.n_rows : 0) + (a->up_bias ? n_out : 0) +
-             (a->scale_vec ? n_out : 0);
-        return (delta__is_shared(b, &a->down) ? 0 : mat_bytes(&a->down)) + mat_bytes(&a->up) +
-               n * sizeof(float);
+        n += op->lowrank.a.gate.w ? n_in : 0;
+        return lowrank_bytes(b, &op->lowrank.a) + n * sizeof(float);
     case DELTA_BIAS:
         return n_out * sizeof(float);
     case DELTA_SCALE:
@@ -164,6 +194,13 @@ static size_t op_bytes(const struct delta_builder *b, const struct delta__op *op
         return ((op->norm.gamma ? n_out : 0) + (op->norm.beta ? n_out : 0)) * sizeof(float);
     case DELTA_KV_PREFIX:
         return 2 * op->prefix.n_tokens * n_out * sizeof(float);
+    case DELTA_FUSION:
+        return mat_bytes(&op->fusion.f.query) + mat_bytes(&op->fusion.f.key) +
+               mat_bytes(&op->fusion.f.value);
+    case DELTA_REFT:
+        return reft_bytes(&op->reft);
+    case DELTA_COUPLING:
+        return lowrank_bytes(b, &op->coupling.f) + lowrank_bytes(b, &op->coupling.g);
     default:
         return 0;
     }

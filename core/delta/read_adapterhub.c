@@ -3,7 +3,7 @@
  *
  * `config.architecture` names the method; a union is the sum of its parts, which share
  * one set of tensors, so each part's reader takes what its configuration wants. A method
- * has its own file: read_adapterhub_bn.c, _lora.c, _prefix.c; so have heads. */
+ * has its own file: read_adapterhub_bn.c, _lora.c, _prefix.c ...; so have heads. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -145,6 +145,7 @@ static int read_method(struct delta_builder *b, const json_t *config, const stru
         {"", delta__ah_bottleneck},
         {"lora", delta__ah_lora},
         {"prefix_tuning", delta__ah_prefix},
+        {"reft", delta__ah_reft},
     };
     const size_t n_ops = b->n_ops;
     const char *arch;
@@ -167,13 +168,14 @@ static int read_method(struct delta_builder *b, const json_t *config, const stru
                               "AdapterHub architecture %.60s is not computed", arch);
 }
 
-/* A union: prefix and parallel bottleneck together are MAM. The library's rules for files
+/* A union: prefix and parallel bottleneck together are MAM, prefix, sequential bottleneck
+ * and LoRA with gates are UniPELT. The library's rules for files
  * of its older versions do not reach into unions. */
 static int read_union(struct delta_builder *b, const json_t *config, const struct delta__ah *ah)
 {
     const struct delta__ah part_ah = {.name = ah->name, .interface = ah->interface};
     const json_t *parts = json_object_get(config, "configs");
-    bool has_prefix = false, has_parallel = false;
+    bool has_prefix = false, has_parallel = false, has_sequential = false, has_lora = false;
     const json_t *part;
     size_t i;
 
@@ -188,9 +190,13 @@ static int read_union(struct delta_builder *b, const json_t *config, const struc
             return rc;
         has_prefix |= strcmp(b->method, "prefix") == 0;
         has_parallel |= strcmp(b->method, "parallel") == 0;
+        has_sequential |= strcmp(b->method, "pfeiffer") == 0;
+        has_lora |= strcmp(b->method, "lora") == 0;
     }
     snprintf(b->method, sizeof(b->method), "%s",
-             has_prefix && has_parallel && i == 2 ? "mam" : "union");
+             has_prefix && has_parallel && i == 2                               ? "mam"
+             : has_prefix && has_sequential && has_lora && b->n_gates && i == 3 ? "unipelt"
+                                                                                : "union");
     return 0;
 }
 
@@ -238,6 +244,7 @@ static int read_adapter(struct delta_builder *b, const json_t *config)
     if (rc < 0)
         return rc;
     ah.interface = interface;
+    b->plan.uncouples = interface != NULL; /* there the library hooks the base's LM head too */
     type = json_string_value(json_object_get(config, "type"));
     ah.is_text_task = type && strcmp(type, "text_task") == 0;
     ah.has_old_gelu = json_object_get(config, "version") == NULL;

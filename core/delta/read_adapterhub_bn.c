@@ -1,7 +1,7 @@
 /* core/delta/read_adapterhub_bn.c - AdapterHub's bottlenecks: one LOWRANK with a join
  * at each place that has an adapter_up.weight.
  *
- * The configuration gives the switches of struct delta_join (all places alike), the
+ * The configuration gives the switches of struct delta_bottleneck (all places alike), the
  * tensors give places and widths; reduction factors and left-out layers follow. */
 #include <stdio.h>
 #include <string.h>
@@ -12,13 +12,13 @@
 static const float join_norm_eps = 1e-5f;
 
 struct bottleneck {
-    struct delta_join join;
+    struct delta_bottleneck join;
     bool ln_before, ln_after;
     enum kern_act act;
     float scale;
     const char *scaling; /* "learned", "channel" or NULL: `scale` */
     const json_t *config;
-    bool has_mh, has_output, has_cross;
+    bool has_mh, has_output, has_cross, has_gate;
     struct delta__ah_phm phm;
 };
 
@@ -63,13 +63,11 @@ static int read_scaling(struct delta_builder *b, const json_t *config, struct bo
     return rc;
 }
 
-/* Invertible adapters are not computed. Version 1 of the library wrote the option (at first
- * as an object, "invertible_adapter") into task adapters, which did not have them: there it
- * means nothing unless their tensors are in the file, as the library decides too. */
-static int read_invertible(struct delta_builder *b, const json_t *config,
-                           const struct delta__ah *ah)
+/* Version 1 of the library wrote the option (at first as an object, "invertible_adapter")
+ * into task adapters, which did not have them: there it means nothing unless their tensors
+ * are in the file, as the library decides too. */
+static bool wants_invertible(const struct delta_builder *b, const struct delta__ah *ah)
 {
-    static const char *const option[] = {"inv_adapter", "invertible_adapter", NULL};
     static const char *const kind[] = {"invertible_adapters", "invertible_lang_adapters"};
     const char *rest;
     bool is_there = !ah->is_text_task;
@@ -77,13 +75,35 @@ static int read_invertible(struct delta_builder *b, const json_t *config,
     for (size_t i = 0; !is_there && i < b->tensors.n; i++)
         for (size_t k = 0; k < sizeof(kind) / sizeof(kind[0]); k++)
             is_there |= delta__ah_mark(b->tensors.t[i].name, kind[k], ah->name, &rest) != NULL;
-    return is_there ? delta__json_refuse(b, config, option) : 0;
+    return is_there;
+}
+
+/* The invertible adapter, if there is one. */
+static int read_invertible(struct delta_builder *b, const json_t *config,
+                           const struct delta__ah *ah, enum kern_act act)
+{
+    const json_t *old = json_object_get(config, "invertible_adapter");
+    const char *kind;
+    int rc;
+
+    if (!wants_invertible(b, ah))
+        return 0;
+    rc = delta__json_str(b, config, "inv_adapter", NULL, &kind);
+    if (rc == 0 && !kind && json_is_object(old)) {
+        const char *name;
+
+        rc = delta__json_str(b, old, "block_type", NULL, &kind);
+        if (rc == 0)
+            rc = delta__json_str(b, old, "nonlinearity", NULL, &name);
+        if (rc == 0 && name)
+            rc = delta__ah_act(b, name, ah->has_old_gelu, &act);
+    }
+    return rc < 0 || !kind ? rc : delta__ah_invertible(b, kind, act, ah);
 }
 
 static int read_switches(struct delta_builder *b, const json_t *config, const struct delta__ah *ah,
                          struct bottleneck *o)
 {
-    static const char *const option[] = {"use_gating", NULL};
     const struct {
         const char *key;
         bool dflt, *out;
@@ -97,14 +117,11 @@ static int read_switches(struct delta_builder *b, const json_t *config, const st
         {"mh_adapter", false, &o->has_mh},
         {"output_adapter", true, &o->has_output},
         {"cross_adapter", false, &o->has_cross},
+        {"use_gating", false, &o->has_gate},
     };
     const char *act;
-    int rc = delta__json_refuse(b, config, option);
+    int rc = delta__ah_phm_read(b, config, ah, &o->phm);
 
-    if (rc == 0)
-        rc = read_invertible(b, config, ah);
-    if (rc == 0)
-        rc = delta__ah_phm_read(b, config, ah, &o->phm);
     for (size_t i = 0; rc == 0 && i < sizeof(flag) / sizeof(flag[0]); i++)
         rc = delta__json_bool(b, config, flag[i].key, flag[i].dflt, flag[i].out);
     if (rc == 0)
@@ -115,6 +132,8 @@ static int read_switches(struct delta_builder *b, const json_t *config, const st
         rc = delta__json_str(b, config, "non_linearity", "relu", &act);
     if (rc == 0)
         rc = delta__ah_act(b, act, ah->has_old_gelu, &o->act);
+    if (rc == 0)
+        rc = read_invertible(b, config, ah, o->act);
     if (rc == 0 && o->join.is_parallel) { /* these switches mean nothing there */
         o->join.original_ln_before = o->join.adapter_residual_before_ln = false;
         o->join.residual_before_ln = DELTA_RES_BEFORE;
@@ -165,7 +184,7 @@ static int take_norm_copy(struct delta_builder *b, const struct tensor *up, size
 }
 
 static int read_join_norms(struct delta_builder *b, const struct bottleneck *o,
-                           const struct tensor *up, size_t n, size_t d, struct delta_join *j)
+                           const struct tensor *up, size_t n, size_t d, struct delta_bottleneck *j)
 {
     int rc = 0;
 
@@ -264,7 +283,7 @@ static int fold_layers(struct delta_builder *b, const struct bottleneck *o, cons
 static int add_place(struct delta_builder *b, const struct bottleneck *o, const struct tensor *up,
                      size_t n, size_t n_path)
 {
-    struct delta_join *join = delta__scratch(b, 1, sizeof(*join));
+    struct delta_bottleneck *join = delta__scratch(b, 1, sizeof(*join));
     struct delta__lowrank in = {.act = o->act, .join = join};
     struct delta__place p;
     int rc;
@@ -280,6 +299,10 @@ static int add_place(struct delta_builder *b, const struct bottleneck *o, const 
         rc = read_join_norms(b, o, up, n, p.n_out, join);
     if (rc == 0)
         rc = read_scaling_tensor(b, o, up, n, &in);
+    if (rc == 0 && o->has_gate)
+        rc = find_part(b, up, n, "gate.weight", &in.gate_w);
+    if (rc == 0 && o->has_gate)
+        rc = find_part(b, up, n, "gate.bias", &in.gate_b);
     return rc < 0 ? rc : delta__add_lowrank(b, &p, &in);
 }
 

@@ -140,6 +140,7 @@ int delta__ah_head(struct delta_builder *b, const json_t *head_config)
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "config",
                                   "head_config.json: config is not an object");
     b->plan.end = DELTA_END_COUNT;
+    b->plan.uncouples = true;
     rc = delta__json_str(b, head_config, "name", "", &name);
     if (rc == 0)
         rc = read_type(b, config);

@@ -15,6 +15,7 @@ struct ah_lora {
     const json_t *config;
     double alpha, r;
     bool is_scale; /* (IA)3: lora_B (out, 1) multiplies the output */
+    bool has_gate; /* it takes the place of the scale */
     bool has_selfattn, has_intermediate, has_output;
 };
 
@@ -104,11 +105,22 @@ static int add_ia3(struct delta_builder *b, const struct delta__place *p, double
     return delta__add_scale(b, p, scaled, DELTA__SCALE_OUT);
 }
 
+/* Tensors of one module: lora_A, gate.weight, gate.bias, as far as it has them. */
+struct parts {
+    const struct tensor *down, *gate_w, *gate_b;
+};
+
 /* The LOWRANK or the SCALE of one linear, p->t its lora_B. */
 static int add_part(struct delta_builder *b, const struct ah_lora *l, const struct delta__place *p,
-                    const struct tensor *down)
+                    const struct parts *t)
 {
-    const struct delta__lowrank in = {.down = down, .up = p->t, .scale = (float)(l->alpha / l->r)};
+    const struct delta__lowrank in = {
+        .down = t->down,
+        .up = p->t,
+        .scale = l->has_gate ? 1.0f : (float)(l->alpha / l->r),
+        .gate_w = t->gate_w,
+        .gate_b = t->gate_b,
+    };
 
     return l->is_scale ? add_ia3(b, p, l->alpha) : delta__add_lowrank(b, p, &in);
 }
@@ -129,7 +141,7 @@ static struct tensor rows_of(const struct tensor *t, size_t row0, size_t n)
  * and lora_B hold one after the other those of the matrices that have a LoRA, in the
  * module's order. */
 static int add_merged(struct delta_builder *b, const struct ah_lora *l,
-                      const struct delta__place *all, const struct tensor *down)
+                      const struct delta__place *all, const struct parts *t)
 {
     const size_t n_out = all->n_out / all->mod.n_parts, r = (size_t)l->r;
     unsigned n = 0;
@@ -140,27 +152,37 @@ static int add_merged(struct delta_builder *b, const struct ah_lora *l,
     if (n == 0)
         return 0;
     rc = delta__expect(b, all->t, 2, n * n_out, l->is_scale ? 1 : r);
-    if (rc == 0 && down)
-        rc = delta__expect(b, down, 2, n * r, all->n_in);
+    if (rc == 0 && t->down)
+        rc = delta__expect(b, t->down, 2, n * r, all->n_in);
+    if (rc == 0 && t->gate_w)
+        rc = delta__expect(b, t->gate_w, 2, n, all->n_in);
+    if (rc == 0 && t->gate_b)
+        rc = delta__expect(b, t->gate_b, 1, n, 0);
     for (unsigned i = 0, k = 0; rc == 0 && i < all->mod.n_parts; i++) {
-        struct tensor up_rows, down_rows;
+        struct tensor up, down, gate_w, gate_b;
+        struct parts part = {0};
         struct delta__place p;
 
         if (!is_role_wanted(l, model_site_role(b->m, all->mod.site[i]), site_layer_of(all->site)))
             continue;
-        up_rows = rows_of(all->t, k * n_out, n_out);
-        if (!delta__place_at(b, &up_rows, all->mod.site[i], &p))
-            break;
-        if (down)
-            down_rows = rows_of(down, k * r, r);
-        rc = add_part(b, l, &p, down ? &down_rows : NULL);
+        up = rows_of(all->t, k * n_out, n_out);
+        part.down = t->down ? (down = rows_of(t->down, k * r, r), &down) : NULL;
+        part.gate_w = t->gate_w ? (gate_w = rows_of(t->gate_w, k, 1), &gate_w) : NULL;
+        part.gate_b = t->gate_b ? (gate_b = rows_of(t->gate_b, k, 1), &gate_b) : NULL;
         k++;
+        if (delta__place_at(b, &up, all->mod.site[i], &p))
+            rc = add_part(b, l, &p, &part);
     }
-    if (rc == 0 && down)
-        delta__take(b, down);
-    if (rc == 0)
-        delta__take(b, all->t);
     return rc;
+}
+
+static void take_parts(struct delta_builder *b, const struct tensor *up, const struct parts *t)
+{
+    const struct tensor *const all[] = {up, t->down, t->gate_w, t->gate_b};
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i])
+            delta__take(b, all[i]);
 }
 
 /* True if the library reads the module as q, k and v side by side. */
@@ -171,32 +193,49 @@ static bool is_merged(const struct delta_builder *b, const struct delta__place *
     return p->mod.n_parts == 3 && role && strcmp(role, "q") == 0;
 }
 
+/* The tensor beside a module's lora_B that has this name, which must be there. */
+static int find_part(struct delta_builder *b, const struct tensor *up, const char *name,
+                     const struct tensor **out)
+{
+    *out = delta__find(b, up->name, strlen(up->name) - strlen("lora_B"), name);
+    if (*out)
+        return 0;
+    return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, up->name,
+                              "tensor %s stands without its %s", up->name, name);
+}
+
 /* One module; t is its lora_B, and path[0..n_path) the module's own path. */
 static int add_linear(struct delta_builder *b, const struct ah_lora *l, const struct tensor *t,
                       size_t n_path)
 {
-    const struct tensor *down = NULL;
+    struct parts part = {0};
     struct delta__place p;
     char want[64];
     int rc = delta__place(b, t, t->name, n_path, false, &p);
 
+    if (rc < 0 || (!is_merged(b, &p) && !is_wanted(b, l, &p, t->name, n_path)))
+        return rc;
+    if (!l->is_scale)
+        rc = find_part(b, t, "lora_A", &part.down);
+    if (rc == 0 && l->has_gate)
+        rc = find_part(b, t, "gate.weight", &part.gate_w);
+    if (rc == 0 && l->has_gate)
+        rc = find_part(b, t, "gate.bias", &part.gate_b);
     if (rc < 0)
         return rc;
-    if (!l->is_scale) {
-        down = delta__find(b, t->name, strlen(t->name) - 1, "A");
-        if (!down)
-            return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, t->name,
-                                      "tensor %s stands without its lora_A", t->name);
+    if (is_merged(b, &p)) {
+        const size_t n_ops = b->n_ops;
+
+        rc = add_merged(b, l, &p, &part);
+        if (rc == 0 && b->n_ops > n_ops)
+            take_parts(b, t, &part);
+        return rc;
     }
-    if (is_merged(b, &p))
-        return add_merged(b, l, &p, down);
-    if (!is_wanted(b, l, &p, t->name, n_path))
-        return 0;
-    if (down && (down->n_dims != 2 || down->dim[0] == 0 || (double)down->dim[0] != l->r)) {
+    if (part.down && (part.down->n_dims != 2 || (double)part.down->dim[0] != l->r)) {
         snprintf(want, sizeof(want), "[%g, inputs], as the configuration says", l->r);
-        return delta__misfit(b, down, want);
+        return delta__misfit(b, part.down, want);
     }
-    return add_part(b, l, &p, down);
+    return add_part(b, l, &p, &part);
 }
 
 /* ---- the configuration --------------------------------------------------------------- */
@@ -255,7 +294,7 @@ static int is_before_division(struct delta_builder *b, const char *version, bool
 
 static int read_config(struct delta_builder *b, struct ah_lora *l)
 {
-    static const char *const option[] = {"use_gating", "use_dora", "vera_d", "vera_b", NULL};
+    static const char *const option[] = {"use_dora", "vera_d", "vera_b", NULL};
     const struct {
         const char *key;
         bool dflt, *out;
@@ -263,6 +302,7 @@ static int read_config(struct delta_builder *b, struct ah_lora *l)
         {"selfattn_lora", true, &l->has_selfattn},
         {"intermediate_lora", false, &l->has_intermediate},
         {"output_lora", false, &l->has_output},
+        {"use_gating", false, &l->has_gate},
     };
     const char *mode;
     bool is_old = false;
@@ -286,6 +326,9 @@ static int read_config(struct delta_builder *b, struct ah_lora *l)
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "composition_mode",
                                   "composition_mode %.60s with r %g and alpha %g is not computed",
                                   mode, l->r, l->alpha);
+    if (l->is_scale && l->has_gate)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "use_gating",
+                                  "use_gating is not computed in (IA)3");
     if (is_old)
         l->alpha = l->r;
     return 0;

@@ -180,8 +180,47 @@ struct options {
     const json_t *config;
     enum kern_act act;
     double n_tokens;
-    bool is_flat;
+    bool is_flat, is_gated, is_shared;
 };
+
+/* One or two gates of each layer, in the order of p->layer. */
+static int read_gates(struct delta_builder *b, const char *name, bool is_shared,
+                      struct delta__prefix *p)
+{
+    struct delta_gate(*gate)[2] = delta__scratch(b, p->n_layers, sizeof(*gate));
+    const size_t d = model_config(b->m)->d_model, n = is_shared ? 1 : 2;
+    const char *rest;
+    int rc = 0;
+
+    if (!gate)
+        return CORE_E_NOMEM;
+    for (size_t i = 0; rc == 0 && i < b->tensors.n; i++) {
+        const struct tensor *w = &b->tensors.t[i], *bias;
+        const char *mark = delta__ah_mark(w->name, "prefix_tuning.prefix_gates", name, &rest);
+        struct delta__place place;
+        unsigned j = 0;
+
+        if (!mark || mark == w->name || strcmp(rest, "weight") != 0)
+            continue;
+        rc = delta__place(b, w, w->name, (size_t)(mark - w->name) - 1, false, &place);
+        while (rc == 0 && j < p->n_layers && site_make(p->layer[j], p->kind) != place.site)
+            j++;
+        bias = delta__find(b, w->name, (size_t)(rest - w->name), "bias");
+        if (rc < 0 || j == p->n_layers || !bias)
+            continue; /* another place's, or left over by name */
+        rc = delta__gate(b, w, bias, 0, n, d, &gate[j][0]);
+        gate[j][1] = gate[j][0];
+        if (rc == 0 && !is_shared)
+            rc = delta__gate(b, w, bias, 1, n, d, &gate[j][1]);
+    }
+    for (unsigned j = 0; rc == 0 && j < p->n_layers; j++)
+        if (!gate[j][0].w)
+            rc = core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "use_gating",
+                                    "use_gating is set, but layer %u has no prefix_gates",
+                                    p->layer[j]);
+    p->gate = (const struct delta_gate(*)[2])gate;
+    return rc;
+}
 
 /* The prefix of one kind of attention of one stack. *n counts those that have layers. */
 static int add_place(struct delta_builder *b, const struct options *o, const char *place,
@@ -201,7 +240,9 @@ static int add_place(struct delta_builder *b, const struct options *o, const cha
         return rc;
     if (o->n_tokens != 0.0 && o->n_tokens != (double)p.n_tokens)
         return delta__misfit(b, p.t, "prefix_length tokens, and layers less leave_out");
-    return delta__add_prefix(b, &p);
+    if (o->is_gated)
+        rc = read_gates(b, o->ah->name, o->is_shared, &p);
+    return rc < 0 ? rc : delta__add_prefix(b, &p);
 }
 
 /* Of an encoder-decoder three kinds of attention have prefixes of their own; the
@@ -232,13 +273,14 @@ static int add_places(struct delta_builder *b, const struct options *o)
 
 int delta__ah_prefix(struct delta_builder *b, const json_t *config, const struct delta__ah *ah)
 {
-    static const char *const option[] = {"use_gating", NULL};
     struct options o = {.ah = ah, .config = config};
     const char *text;
-    int rc = delta__json_refuse(b, config, option);
+    int rc = delta__json_bool(b, config, "flat", false, &o.is_flat);
 
     if (rc == 0)
-        rc = delta__json_bool(b, config, "flat", false, &o.is_flat);
+        rc = delta__json_bool(b, config, "use_gating", false, &o.is_gated);
+    if (rc == 0)
+        rc = delta__json_bool(b, config, "shared_gating", true, &o.is_shared);
     if (rc == 0)
         rc = delta__json_number(b, config, "prefix_length", 0, &o.n_tokens);
     if (rc == 0)

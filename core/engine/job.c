@@ -41,6 +41,26 @@ size_t engine_room(const struct engine *e, const struct delta *d)
     return n_positions < most ? n_positions : most;
 }
 
+/* What a task asks of an input whose parts are not alike: all of it in one step, since a
+ * gate is a mean over it; as many tokens as its last ones are (of fewer the library mixes
+ * up the rows). */
+static int check_whole(const struct engine *e, const struct engine_input *in, const struct delta *d,
+                       struct core_err *err)
+{
+    const struct model_config *c = model_config(e->m);
+
+    if (d->n_gates && model_last_stack(c)->is_causal && in->n_tokens > e->opt.max_batch_tokens)
+        return core_err_set_param(err, CORE_E_INPUT_TOO_LONG, "input",
+                                  "%zu tokens; this task has gates, which take a whole input in "
+                                  "one step, of at most %u",
+                                  in->n_tokens, e->opt.max_batch_tokens);
+    if (in->n_tokens > 1 && in->n_tokens < d->n_suffix)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "input",
+                                  "%zu tokens; this task changes the last %u of an input",
+                                  in->n_tokens, d->n_suffix);
+    return 0;
+}
+
 static int check(const struct engine *e, const struct engine_input *in, const struct delta *d,
                  struct core_err *err)
 {
@@ -48,6 +68,7 @@ static int check(const struct engine *e, const struct engine_input *in, const st
     const bool is_generation = d->head.kind == DELTA_GENERATION;
     const size_t room = engine_room(e, d);
     const size_t more = is_generation ? in->max_tokens : 0;
+    int rc;
 
     if (in->n_tokens == 0)
         return core_err_set_param(err, CORE_E_BAD_FIELD, "input", "the input has no tokens");
@@ -62,7 +83,8 @@ static int check(const struct engine *e, const struct engine_input *in, const st
         return core_err_set_param(err, CORE_E_INPUT_TOO_LONG, "input",
                                   "%zu tokens of input and %zu to generate are more than %zu",
                                   in->n_tokens, more, room);
-    return check_tokens(c, in, err);
+    rc = check_tokens(c, in, err);
+    return rc < 0 ? rc : check_whole(e, in, d, err);
 }
 
 /* n values behind n_front zeros, with room for more. */
@@ -130,10 +152,14 @@ static int alloc_target(struct engine_job *job, size_t n_read)
 static int alloc_ids(struct engine_job *job)
 {
     const struct model_config *c = model_config(job->engine->m);
-    const size_t n = delta_n_tokens_read(job->in.delta, c, job->in.tokens, job->n_given);
+    const struct delta *d = job->in.delta;
+    const size_t n_read = delta_n_tokens_read(d, c, job->in.tokens, job->n_given);
+    /* tokens behind the pooled one count in a mean and among the last */
+    const size_t n = d->n_gates || d->n_suffix ? job->n_given : n_read;
     const size_t more = job->is_generation ? job->in.max_tokens : 0;
-    const bool has_types = !job->in.delta->ignores_token_types;
+    const bool has_types = !d->ignores_token_types;
 
+    job->n_behind = (uint32_t)(n - n_read);
     if (c->n_stacks > 1) {
         if (alloc_target(job, n) < 0)
             return CORE_E_NOMEM;
@@ -158,9 +184,10 @@ static int alloc_job(struct engine_job *job, struct core_err *err)
         return core_err_nomem(err, "job");
     size_output(job, c);
     job->out = core_calloc(job->out_rows * job->out_cols, sizeof(float));
+    job->gate = core_calloc(job->in.delta->n_gates, sizeof(float));
     job->top_id = core_calloc(n_top, sizeof(int32_t));
     job->top_logprob = core_calloc(n_top, sizeof(float));
-    if (!job->out || !job->top_id || !job->top_logprob)
+    if (!job->out || !job->gate || !job->top_id || !job->top_logprob)
         return core_err_nomem(err, "job");
     if (!job->is_generation && job->in.delta->head.pool == DELTA_POOL_MEAN) {
         job->mean = core_calloc(c->d_model, sizeof(float));
@@ -215,6 +242,7 @@ void engine_job_free(struct engine_job *job)
     core_free(job->source.kv.block);
     core_free(job->out);
     core_free(job->mean);
+    core_free(job->gate);
     core_free(job->top_id);
     core_free(job->top_logprob);
     core_free(job);

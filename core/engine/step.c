@@ -64,10 +64,12 @@ static size_t n_ids(const struct engine_job *job)
 /* Shorter beginnings are computed again: finding and copying them would cost as much. */
 enum { SHARED_MIN = FWD_KV_BLOCK };
 
-/* The answer of the head follows from the last row alone, so rows before it may be another's. */
+/* The answer of the head follows from the last row alone, so rows before it may be another's,
+ * unless the task treats them by the prompt that they are of. */
 static bool may_share(const struct engine_job *job)
 {
-    return job->kv.block && !job->source.ids && job->in.delta->head.pool == DELTA_POOL_LAST;
+    return job->kv.block && !job->source.ids && job->in.delta->head.pool == DELTA_POOL_LAST &&
+           !job->in.delta->sees_prompt;
 }
 
 /* The model rotates the keys of such a sequence otherwise, from its first token on. */
@@ -266,25 +268,35 @@ static uint32_t n_rows_left(const struct engine_job *job)
     return (uint32_t)(n_ids(job) - job->n_done - job->n_rows);
 }
 
+/* A prompt with gates, which are means over it, goes whole or waits. */
+static bool is_whole(const struct engine_job *job)
+{
+    return job->in.delta->n_gates && !job->has_gates;
+}
+
 /* Gives a job up to n more rows of the coming step; returns how many. */
 static uint32_t give_rows(struct engine_job *job, uint32_t n)
 {
     const uint32_t more = n_rows_left(job);
 
+    if (is_whole(job) && n < more)
+        return 0;
     n = more < n ? more : n;
     job->n_rows += n;
     return n;
 }
 
-/* The prompt without rows in this step that has the fewest to go; the first of several. */
-static struct engine_job *shortest(const struct engine *e)
+/* The prompt without rows in this step that has the fewest to go, the first of several; of
+ * those that go whole only what fits in n. */
+static struct engine_job *shortest(const struct engine *e, uint32_t n)
 {
     struct engine_job *best = NULL;
 
     for (size_t i = 0; i < e->thread_data.n_active; i++) {
         struct engine_job *job = e->thread_data.active[i];
 
-        if (job->n_rows == 0 && n_rows_left(job) && (!best || n_rows_left(job) < n_rows_left(best)))
+        if (job->n_rows == 0 && n_rows_left(job) && (!is_whole(job) || n_rows_left(job) <= n) &&
+            (!best || n_rows_left(job) < n_rows_left(best)))
             best = job;
     }
     return best;
@@ -298,10 +310,10 @@ static uint32_t give_prompts(struct engine *e, uint32_t left)
     for (size_t i = 0; i < e->thread_data.n_active && !oldest; i++)
         if (e->thread_data.active[i]->n_rows == 0 && n_rows_left(e->thread_data.active[i]))
             oldest = e->thread_data.active[i];
-    if (!oldest)
+    if (!oldest || left == 0)
         return left;
-    left -= give_rows(oldest, (left + 1) / 2);
-    while (left && (job = shortest(e)))
+    left -= give_rows(oldest, is_whole(oldest) ? left : (left + 1) / 2);
+    while (left && (job = shortest(e, left)))
         left -= give_rows(job, left);
     return left - give_rows(oldest, left);
 }
@@ -331,12 +343,36 @@ static uint32_t give_sources(struct engine *e, uint32_t left)
     return left;
 }
 
+static bool is_decoding(const struct engine_job *job)
+{
+    return job->n_generated && n_rows_left(job) == 1;
+}
+
+/* The oldest prompt that goes whole, if no step has room for it while as many decode: those
+ * wait then. */
+static uint32_t give_crowded_out(struct engine *e, uint32_t left)
+{
+    struct engine_job *whole = NULL;
+    size_t n_decoding = 0;
+
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        struct engine_job *job = e->thread_data.active[i];
+
+        n_decoding += is_decoding(job);
+        if (!whole && is_whole(job) && n_rows_left(job))
+            whole = job;
+    }
+    if (!whole || n_rows_left(whole) + n_decoding <= left)
+        return left;
+    return left - give_rows(whole, left);
+}
+
 static uint32_t give_decoding(struct engine *e, uint32_t left)
 {
     for (size_t i = 0; i < e->thread_data.n_active; i++) {
         struct engine_job *job = e->thread_data.active[i];
 
-        if (job->n_generated && n_rows_left(job) == 1)
+        if (is_decoding(job))
             left -= give_rows(job, left);
     }
     return left;
@@ -369,6 +405,7 @@ static uint32_t choose_slots(struct engine *e)
     }
     if (c->n_stacks > 1)
         left = give_sources(e, left);
+    left = give_crowded_out(e, left);
     left = give_decoding(e, left);
     left = model_last_stack(c)->is_causal ? give_prompts(e, left) : give_inputs(e, left);
     list_slots(e);
@@ -412,6 +449,8 @@ static void fill_source(struct fwd_batch *b, const struct engine_job *job)
     b->seq[b->n_seqs++] = (struct fwd_seq){.delta = job->in.delta,
                                            .row0 = b->n_rows,
                                            .n_rows = n,
+                                           .n_prompt = n,
+                                           .gate = job->gate,
                                            .cross_block = job->source.kv.block,
                                            .n_cross = n};
     b->n_rows += n;
@@ -435,6 +474,10 @@ static void fill_own(struct engine *e, struct fwd_batch *b, const struct engine_
                                            .cross_block = job->source.kv.block,
                                            .n_cross = job->source.n,
                                            .is_long = is_long(e, job),
+                                           .n_prompt = (uint32_t)job->n_prompt,
+                                           .pool_at = (uint32_t)n_ids(job) - 1 - job->n_behind,
+                                           .gate = job->gate,
+                                           .has_gates = job->has_gates,
                                            .is_last = job->n_done + n == n_ids(job),
                                            .out = job->out,
                                            .mean = job->mean,
@@ -512,6 +555,7 @@ static bool take_token(struct engine *e, struct engine_job *job)
 static bool advance(struct engine *e, struct engine_job *job)
 {
     job->n_done += job->n_rows;
+    job->has_gates |= job->n_rows > 0; /* if it has any: its prompt was whole in this step */
     if (job->n_done < n_ids(job))
         return false;
     if (job->is_generation)

@@ -270,6 +270,16 @@ static void weigh(const struct job *j, const struct queries *qs, size_t i, size_
     memset(score + to, 0, (n_keys - to) * sizeof(float));
 }
 
+/* The gate of a prefix's keys (which 0) or values (1), as a factor of the scores or weights
+ * that n queries give them. */
+static void scale_prefix(const struct fwd *f, const struct fwd_seq *seq,
+                         const struct delta_prefix *prefix, unsigned which, size_t n, float *score,
+                         size_t lds)
+{
+    for (size_t i = 0; prefix && prefix->gate[which].w && i < n; i++)
+        f->k->scale(prefix->n_tokens, seq->gate[prefix->gate[which].at], score + i * lds);
+}
+
 static void attend(const struct job *j, uint32_t part, const struct fwd_seq *seq,
                    const struct delta_prefix *prefix, unsigned kv_head, size_t n_keys,
                    const struct queries *qs, float *score)
@@ -294,10 +304,12 @@ static void attend(const struct job *j, uint32_t part, const struct fwd_seq *seq
                                           .score = score + at,
                                           .lds = lds});
     }
+    scale_prefix(f, seq, prefix, 0, qs->n, score, lds);
     for (size_t i = 0; i < qs->n; i++) {
         weigh(j, qs, i, n_keys, score + i * lds);
         memset(qs->o + i * qs->ld, 0, d * sizeof(float));
     }
+    scale_prefix(f, seq, prefix, 1, qs->n, score, lds);
     at = 0;
     for (size_t i = 0; span_at(j, part, seq, prefix, n_keys, i, &sp); i++, at += sp.n)
         if (at + sp.n > begin || at < qs->n_pinned)
@@ -393,6 +405,34 @@ static const float *input_of(struct fwd_walk *w, unsigned layer, const struct fw
     return w->x;
 }
 
+/* Gates of the tasks' prefixes, from the projections' input x, claimed by sequence. */
+static void gate_prefixes(struct fwd_walk *w, unsigned layer, bool is_cross, const float *x)
+{
+    const struct fwd *f = w->f;
+    const struct fwd_rows *v = w->rows;
+    const site_id site = site_make(layer, is_cross ? SITE_CROSS_ATTN : SITE_ATTN);
+    const size_t d = w->c->d_model;
+    bool is_gating = false;
+    size_t i;
+
+    for (uint32_t k = 0; k < v->n_parts && !is_gating; k++) {
+        const struct fwd_seq *q = &f->batch.seq[v->seq0 + k];
+        const struct delta_prefix *p = delta_prefix(q->delta, site);
+
+        is_gating = fwd__is_gating(q) && p && p->gate[0].w;
+    }
+    if (!is_gating)
+        return;
+    pool_barrier(f->pool);
+    while ((i = pool_claim(f->pool, v->n_parts)) < v->n_parts) {
+        const struct fwd_seq *q = &f->batch.seq[v->seq0 + i];
+        const struct delta_prefix *p = delta_prefix(q->delta, site);
+
+        for (int which = 0; p && which < 2; which++)
+            fwd__gate(f, q, v->part[i].n, &p->gate[which], x + v->part[i].row0 * d, d);
+    }
+}
+
 /* Normalises, rotates and stores the keys of the current rows. */
 static void keep_own(struct fwd_walk *w, unsigned layer, const struct fwd_attn *a)
 {
@@ -411,6 +451,7 @@ static void project_own(struct fwd_walk *w, unsigned layer, const struct fwd_att
                                      {SITE_V, w->v, KERN_ACT_NONE}};
     const float *x = input_of(w, layer, a);
 
+    gate_prefixes(w, layer, false, x);
     if (is_narrowing(w, layer)) {
         fwd_linears(w, layer, x, qkv + 1, 2);
         keep_own(w, layer, a);
@@ -431,10 +472,14 @@ void fwd_attention(struct fwd_walk *w, unsigned layer, const struct fwd_attn *a)
     const struct fwd_linear q = {SITE_CROSS_Q, w->q, KERN_ACT_NONE};
     const struct fwd_linear o = {a->is_cross ? SITE_CROSS_O : SITE_O, w->x, KERN_ACT_NONE};
 
-    if (a->is_cross)
-        fwd_linears(w, layer, input_of(w, layer, a), &q, 1);
-    else
+    if (a->is_cross) {
+        const float *x = input_of(w, layer, a);
+
+        gate_prefixes(w, layer, true, x);
+        fwd_linears(w, layer, x, &q, 1);
+    } else {
         project_own(w, layer, a);
+    }
     attend_all(w, layer, a);
     fwd_linears(w, layer, w->ctx, &o, 1);
 }

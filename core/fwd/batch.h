@@ -50,6 +50,11 @@ struct fwd_seq {
                                   * target's; NULL without one */
     uint32_t n_cross;            /* tokens of the source */
     bool is_long;                /* has more positions than model_positions_before_long() */
+    uint32_t n_prompt;           /* tokens of the prompt; rows behind them are its answer's */
+    uint32_t pool_at;            /* the token that LAST pools: of a decode row itself */
+    float *gate;                 /* [delta's n_gates]: written with the prompt, whose rows are
+                                  * all in one step then, and read with every later row */
+    bool has_gates;              /* they are written already */
     bool is_last;                /* row0 + n_rows - 1 is the last row of the prompt, or a
                                   * decode row: pooled or LM outputs are due */
     /* Where the head writes. Pooled kinds: [n_labels or d_model]; tagging: the row of

@@ -162,14 +162,17 @@ static size_t score_floats(const struct fwd *f, size_t n_prefix)
     return n_rows * n_keys;
 }
 
-static int grow_rank(struct fwd *f, size_t rank, struct core_err *err)
+static int grow_rank(struct fwd *f, size_t rank, uint32_t n_mix, struct core_err *err)
 {
+    const size_t width = (FWD_JOIN_WIDTHS + (size_t)n_mix) * widest_hidden(f) + rank;
     int rc = regrow(&f->t, f->opt.max_rows * rank, err);
 
     for (unsigned w = 0; rc == 0 && w < f->n_workers; w++)
-        rc = regrow(&f->worker[w].join, FWD_JOIN_ROWS * (3 * widest_hidden(f) + rank), err);
-    if (rc == 0)
+        rc = regrow(&f->worker[w].join, FWD_JOIN_ROWS * width, err);
+    if (rc == 0) {
         f->rank_max = rank;
+        f->n_mix_max = n_mix;
+    }
     return rc;
 }
 
@@ -226,8 +229,9 @@ int fwd_reserve(struct fwd *f, const struct delta *d, struct core_err *err)
     const size_t width = head_width(f, &d->head);
     int rc = 0;
 
-    if (d->rank_max > f->rank_max)
-        rc = grow_rank(f, d->rank_max, err);
+    if (d->rank_max > f->rank_max || d->n_mix_max > f->n_mix_max)
+        rc = grow_rank(f, d->rank_max > f->rank_max ? d->rank_max : f->rank_max,
+                       d->n_mix_max > f->n_mix_max ? d->n_mix_max : f->n_mix_max, err);
     if (rc == 0 && d->n_lowrank_max > f->n_lowrank_max)
         rc = grow_products(f, d->n_lowrank_max, err);
     if (rc == 0 && d->n_prefix_max > f->prefix_max)
@@ -253,7 +257,7 @@ static int alloc_workers(struct fwd *f, struct core_err *err)
         if (!f->worker[w].gemm || !f->worker[w].first || !f->worker[w].run)
             return core_err_nomem(err, "workers");
     }
-    rc = rc ? rc : grow_rank(f, 64, err);
+    rc = rc ? rc : grow_rank(f, 64, 1, err);
     rc = rc ? rc : grow_products(f, 1, err);
     rc = rc ? rc : grow_prefix(f, 0, err);
     return rc ? rc : grow_head(f, f->c->d_model, err);

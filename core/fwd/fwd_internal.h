@@ -8,6 +8,7 @@
 #include "core/model/arch.h"
 
 enum { FWD_GROUP_MAX = 3, FWD_QUERY_CHUNK = 32, FWD_JOIN_ROWS = 16 };
+enum { FWD_JOIN_WIDTHS = 7 }; /* matrices of a join beside its adapters' outputs */
 
 /* Adjacent rows of one task. */
 struct fwd_segment {
@@ -75,7 +76,8 @@ enum fwd_head_class { FWD_HEAD_LM, FWD_HEAD_POOLER, FWD_HEAD_PLAIN, FWD_N_HEAD_C
 struct fwd_worker {
     void *gemm;                  /* gemm_scratch_bytes() */
     float *score;                /* [FWD_QUERY_CHUNK or group, keys] */
-    float *join;                 /* [FWD_JOIN_ROWS, 3 * (d_model or d_embed) + rank_max] */
+    float *join;                 /* [FWD_JOIN_ROWS, (FWD_JOIN_WIDTHS + n_mix_max) * widest_hidden +
+                                  * rank_max] */
     float *head;                 /* two of [FWD_JOIN_ROWS, head_width_max] */
     float *rel;                  /* fwd__rel_open() */
     struct fwd_product *product; /* of the current group, by (linear, segment) */
@@ -142,7 +144,7 @@ struct fwd {
 
     /* what fwd_reserve() has made room for */
     size_t rank_max, prefix_max, head_width_max;
-    uint32_t n_lowrank_max;
+    uint32_t n_lowrank_max, n_mix_max;
 };
 
 /* The part of segment s that lies in [r0, r1): returns false if none. */
@@ -174,9 +176,37 @@ void fwd__due(const struct fwd_seq *s, uint32_t *first, uint32_t *n);
 
 /* ---- sites.c -------------------------------------------------------------------- */
 
+/* t = scale * act(x down^T + b_d) for `n` rows. */
+void fwd__down_product(const struct fwd *f, const struct delta_lowrank *a, size_t n, const float *x,
+                       size_t ldx, float *t);
 /* x [rows, n_heads * d_head]: each head through a norm of its width. Row-wise. */
 void fwd__norm_heads(struct fwd_walk *w, unsigned layer, enum site_kind kind, unsigned n_heads,
                      float *x);
+
+/* ---- gates.c -------------------------------------------------------------------- */
+
+/* True if the sequence's gates are to be computed in this step. */
+static inline bool fwd__is_gating(const struct fwd_seq *q)
+{
+    return q->delta->n_gates && !q->has_gates;
+}
+/* sigmoid(w x + b) of one row. */
+float fwd__gate_score(const struct fwd *f, const struct delta_gate *g, const float *x, size_t n_in);
+/* A gate of a sequence from the n rows x [n, n_in] of its prompt, in their order; nothing
+ * without a gate, or if the sequence has it already. */
+void fwd__gate(const struct fwd *f, const struct fwd_seq *q, size_t n, const struct delta_gate *g,
+               const float *x, size_t n_in);
+/* y [n, width] = each row times its sequence's gate; the rows stand at row0 of the view. */
+void fwd__scale_by_gate(const struct fwd *f, const struct fwd_rows *v, const struct delta_gate *g,
+                        uint32_t row0, size_t n, size_t width, float *y);
+
+/* ---- couple.c ------------------------------------------------------------------- */
+
+/* The tasks' couplings over the worker's own rows of h: complete embedding rows. */
+void fwd__couple_mine(struct fwd_walk *w);
+/* The inverse of one row. */
+void fwd__uncouple(const struct fwd *f, struct fwd_worker *me, const struct delta_coupling *c,
+                   float *row);
 
 /* ---- attn.c --------------------------------------------------------------------- */
 

@@ -18,8 +18,10 @@ static enum fwd_head_class class_of(const struct delta_head *h)
 static uint32_t n_outputs(const struct fwd *f, uint32_t s)
 {
     const struct fwd_seq *q = &f->batch.seq[s];
+    uint32_t first, n;
 
-    return q->delta->head.pool == DELTA_POOL_MEAN ? q->is_last : f->due.part[s - f->due.seq0].n;
+    fwd__due(q, &first, &n);
+    return q->delta->head.pool == DELTA_POOL_MEAN ? q->is_last : n;
 }
 
 static void add_items(struct fwd *f, enum fwd_head_class cls, uint32_t row0, uint32_t n)
@@ -90,10 +92,11 @@ static uint32_t n_skipped(const struct fwd_seq *s)
     return s->delta->head.skips_soft ? s->delta->n_soft : 0;
 }
 
-static void pool_row(const struct fwd *f, uint32_t row)
+static void pool_row(const struct fwd *f, struct fwd_worker *me, uint32_t row)
 {
     const struct fwd_head_row *hr = &f->head_row[row];
     const struct fwd_seq *s = &f->batch.seq[hr->seq];
+    const struct delta_embed *embed = delta_embed(s->delta, site_make(0, SITE_EMBED_TOKENS));
     const size_t d = f->c->d_model;
     float *to = f->pooled + row * d;
 
@@ -101,9 +104,14 @@ static void pool_row(const struct fwd *f, uint32_t row)
         memcpy(to, s->mean, d * sizeof(float));
         f->k->scale(d, 1.0f / (float)(s->pos0 + s->n_rows - n_skipped(s)), to);
     } else {
-        memcpy(to, f->h + (f->due.part[hr->seq - f->due.seq0].row0 + hr->token) * d,
-               d * sizeof(float));
+        const struct fwd_part *p = &f->due.part[hr->seq - f->due.seq0];
+        uint32_t first, n;
+
+        fwd__due(s, &first, &n); /* the part may hold more */
+        memcpy(to, f->h + (p->row0 + (first - p->first) + hr->token) * d, d * sizeof(float));
     }
+    if (s->delta->head.uses_base_lm_head && s->delta->head.uncouples)
+        fwd__uncouple(f, me, embed->coupling, to);
 }
 
 /* ---- a task's own steps ------------------------------------------------------------ */
@@ -176,6 +184,20 @@ static void finish_row(struct fwd *f, const struct fwd_head_row *hr, unsigned w)
         normalise(f, s->delta->head.n_labels, out);
 }
 
+/* y = rows x with the task's coupling undone. */
+static const float *uncoupled(struct fwd *f, const struct fwd_head_item *it, const float *x,
+                              float *y, unsigned w)
+{
+    const struct delta *d = f->batch.seq[f->head_row[it->row0].seq].delta;
+    const struct delta_embed *embed = delta_embed(d, site_make(0, SITE_EMBED_TOKENS));
+    const size_t width = f->c->d_model;
+
+    memcpy(y, x, it->n_rows * width * sizeof(float));
+    for (uint32_t r = 0; r < it->n_rows; r++)
+        fwd__uncouple(f, &f->worker[w], embed->coupling, y + r * width);
+    return y;
+}
+
 /* Head rows of one task through its steps; the last step's rows go to their places. */
 static void run_plain(struct fwd *f, const struct fwd_head_item *it, const float *x, unsigned w)
 {
@@ -185,6 +207,8 @@ static void run_plain(struct fwd *f, const struct fwd_head_item *it, const float
 
     for (unsigned i = 0; i < h->n_steps; i++) {
         width = h->step[i].w.n_rows;
+        if (i + 1 == h->n_steps && h->uncouples)
+            x = uncoupled(f, it, x, buf[i % 2], w);
         if (i + 1 < h->n_steps) {
             run_step(f, &h->step[i], it->n_rows, x, buf[i % 2]);
             x = buf[i % 2];
@@ -243,7 +267,7 @@ void fwd__heads(struct fwd_walk *w)
         add_to_mean(f, i);
     pool_barrier(f->pool);
     while ((i = pool_claim(f->pool, n_rows)) < n_rows)
-        pool_row(f, (uint32_t)i);
+        pool_row(f, &f->worker[w->worker], (uint32_t)i);
     run_site(w, FWD_HEAD_LM, &lm);
     run_site(w, FWD_HEAD_POOLER, &pooler);
     pool_barrier(f->pool);

@@ -19,8 +19,8 @@ void fwd__due(const struct fwd_seq *s, uint32_t *first, uint32_t *n)
         *n = *n && s->pos0 <= n_soft;
         break;
     case DELTA_POOL_LAST:
-        *first = s->n_rows - 1;
-        *n = s->is_last;
+        *n = s->pool_at >= s->pos0 && s->pool_at < s->pos0 + s->n_rows;
+        *first = *n ? s->pool_at - s->pos0 : 0;
         break;
     }
 }
@@ -50,7 +50,7 @@ static void plan_view(const struct fwd *f, struct fwd_rows *v, uint32_t seq0, ui
         struct fwd_part *p = &v->part[i];
 
         *p = (struct fwd_part){.row0 = v->n_rows, .n = q->n_rows};
-        if (v == &f->due)
+        if (v == &f->due && !fwd__is_gating(q)) /* gates of the last layer see all rows */
             fwd__due(q, &p->first, &p->n);
         add_rows(v, q->delta, p->n);
     }

@@ -26,6 +26,7 @@ struct group {
     const struct model_site *site[FWD_GROUP_MAX];
     size_t n_chunks; /* row chunks of all down products */
     bool has_scaled_input[FWD_GROUP_MAX];
+    bool is_gating; /* gates of a prompt come with this group */
 };
 
 static const struct delta_linear *slot_of(const struct group *g, unsigned lin, uint32_t segment)
@@ -49,6 +50,7 @@ static void plan_products(struct group *g, unsigned i, uint32_t s, size_t *t)
             .a = &d->lowrank[k], .lin = i, .segment = s, .t = *t, .chunk = g->n_chunks};
         *t += (size_t)n_rows * d->lowrank[k].down.n_rows;
         g->n_chunks += (n_rows + ROW_CHUNK - 1) / ROW_CHUNK;
+        g->is_gating |= d->lowrank[k].gate.w != NULL;
     }
 }
 
@@ -136,9 +138,8 @@ static void scale_input(struct fwd_walk *w, const struct group *g, unsigned i)
     }
 }
 
-/* t = scale * act(x down^T + b_d) for `n` rows. */
-static void down_product(const struct fwd *f, const struct delta_lowrank *a, size_t n,
-                         const float *x, size_t ldx, float *t)
+void fwd__down_product(const struct fwd *f, const struct delta_lowrank *a, size_t n, const float *x,
+                       size_t ldx, float *t)
 {
     const struct delta_mat *down = &a->down;
     const size_t rank = down->n_rows;
@@ -153,6 +154,24 @@ static void down_product(const struct fwd *f, const struct delta_lowrank *a, siz
         f->k->scale(n * rank, a->scale, t);
 }
 
+/* The gates of the group's LOWRANKs, claimed by sequence. */
+static void gates(const struct group *g, const float *x)
+{
+    size_t i;
+
+    while ((i = pool_claim(g->f->pool, g->v->n_parts)) < g->v->n_parts)
+        for (unsigned k = 0; k < g->n; k++) {
+            const struct fwd_part *p = &g->v->part[i];
+            const struct fwd_seq *q = &g->f->batch.seq[g->v->seq0 + i];
+            const struct delta_linear *d =
+                delta_linear(q->delta, site_make(g->layer, g->lin[k].kind));
+            const size_t n_in = g->site[k]->n_in;
+
+            for (uint32_t e = 0; d && e < d->n_lowrank; e++)
+                fwd__gate(g->f, q, p->n, &d->lowrank[e].gate, x + p->row0 * n_in, n_in);
+        }
+}
+
 /* All down products of the group, claimed in chunks of rows. */
 static void down_products(const struct group *g)
 {
@@ -163,6 +182,7 @@ static void down_products(const struct group *g)
         const struct fwd_product *p;
         const struct fwd_segment *seg;
         size_t first, n, n_in;
+        float *t;
 
         while (e + 1 < me->n_products && me->product[e + 1].chunk <= c)
             e++; /* claims ascend, so the cursor never goes back */
@@ -171,8 +191,11 @@ static void down_products(const struct group *g)
         n_in = g->site[p->lin]->n_in;
         first = (c - p->chunk) * ROW_CHUNK;
         n = seg->n_rows - first < ROW_CHUNK ? seg->n_rows - first : ROW_CHUNK;
-        down_product(g->f, p->a, n, g->x[p->lin] + (seg->row0 + first) * n_in, n_in,
-                     g->f->t + p->t + first * p->a->down.n_rows);
+        t = g->f->t + p->t + first * p->a->down.n_rows;
+        fwd__down_product(g->f, p->a, n, g->x[p->lin] + (seg->row0 + first) * n_in, n_in, t);
+        if (p->a->gate.w)
+            fwd__scale_by_gate(g->f, g->v, &p->a->gate, seg->row0 + (uint32_t)first, n,
+                               p->a->down.n_rows, t);
     }
 }
 
@@ -342,7 +365,9 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
         g.x[i] = f->xs[i];
         is_scaled = true;
     }
-    if (is_scaled)
+    if (g.is_gating)
+        gates(&g, x);
+    if (is_scaled || g.is_gating)
         pool_barrier(f->pool);
     if (g.n_chunks) {
         down_products(&g);
@@ -442,6 +467,8 @@ void fwd_embed(struct fwd_walk *w)
         }
     }
     fwd__rope_tables(w);
+    if (!f->m->site[site_make(first, SITE_EMBED_NORM)].n_out)
+        fwd__couple_mine(w);
 }
 
 /* ---- norms -------------------------------------------------------------------- */
@@ -484,6 +511,8 @@ static void norm_mine(struct fwd_walk *w, site_id s, size_t n, const float *x, f
 void fwd_norm(struct fwd_walk *w, unsigned layer, enum site_kind kind, const float *x, float *y)
 {
     norm_mine(w, site_make(layer, kind), 1, x, y);
+    if (kind == SITE_EMBED_NORM)
+        fwd__couple_mine(w);
 }
 
 void fwd__norm_heads(struct fwd_walk *w, unsigned layer, enum site_kind kind, unsigned n_heads,
@@ -538,109 +567,5 @@ void fwd_neighbours(struct fwd_walk *w, unsigned n)
                 for (size_t i = 0; i < d; i++)
                     w->ff1[(r * d + i) * n + j] = from[i];
             }
-    }
-}
-
-/* ---- joins -------------------------------------------------------------------- */
-
-/* out = LN(h + r) or h + r, n rows; out may be h or r. */
-static void close_join(const struct fwd *f, const struct delta *dl, site_id norm, size_t n,
-                       const float *h, const float *r, float *out)
-{
-    const size_t d = f->c->d_model;
-
-    if (out == h) {
-        f->k->add(n * d, r, out);
-    } else {
-        if (out != r)
-            memcpy(out, r, n * d * sizeof(float));
-        f->k->add(n * d, h, out);
-    }
-    if (norm != SITE_NONE)
-        fwd__norm_rows(f, dl, norm, n, out, out);
-}
-
-/* a = scale (act(u' down + b_d) up + b_u), u' = ln_before(u); scratch t [n, rank]. */
-static void bottleneck(const struct fwd *f, const struct delta_join *j, size_t n, float *u,
-                       float *t, float *a)
-{
-    const struct delta_mat *up = &j->a.up;
-    const size_t d = f->c->d_model, rank = up->n_rows;
-
-    for (size_t i = 0; j->ln_before_gamma && i < n; i++)
-        f->k->layer_norm(d, u + i * d, j->ln_before_gamma, j->ln_before_beta, j->ln_eps, u + i * d);
-    down_product(f, &j->a, n, u, d, t);
-    memset(a, 0, n * d * sizeof(float));
-    f->k->outer(n, d, rank, t, rank, up->type, up->data, d, a, d);
-    for (size_t i = 0; i < n; i++) {
-        if (j->a.up_bias)
-            f->k->axpy(d, j->a.scale, j->a.up_bias, a + i * d);
-        if (j->a.scale_vec)
-            f->k->mul(d, j->a.scale_vec, a + i * d);
-    }
-}
-
-/* One adapter over n <= FWD_JOIN_ROWS rows; the steps of struct delta_join. */
-static void adapter_rows(const struct fwd *f, const struct fwd_worker *me, const struct delta *dl,
-                         const struct delta_join *j, site_id norm, size_t n, const float *h,
-                         const float *r, float *out)
-{
-    const size_t d = f->c->d_model, n_bytes = n * d * sizeof(float);
-    float *u = me->join, *res = u + FWD_JOIN_ROWS * d, *a = res + FWD_JOIN_ROWS * d;
-    float *t = a + FWD_JOIN_ROWS * d;
-
-    memcpy(res, h, n_bytes);
-    if (j->is_parallel) {
-        memcpy(u, r, n_bytes);
-    } else if (j->original_ln_before) {
-        memcpy(u, h, n_bytes);
-        f->k->add(n * d, r, u);
-        if (norm != SITE_NONE && j->residual_before_ln == DELTA_RES_POST_ADD)
-            memcpy(res, u, n_bytes);
-        if (norm != SITE_NONE)
-            fwd__norm_rows(f, dl, norm, n, u, u);
-    } else {
-        memcpy(u, h, n_bytes);
-    }
-    if (!j->is_parallel && j->residual_before_ln == DELTA_RES_AFTER)
-        memcpy(res, u, n_bytes);
-    bottleneck(f, j, n, u, t, a);
-    if (j->adapter_residual_before_ln)
-        f->k->add(n * d, res, a);
-    for (size_t i = 0; j->ln_after_gamma && i < n; i++)
-        f->k->layer_norm(d, a + i * d, j->ln_after_gamma, j->ln_after_beta, j->ln_eps, a + i * d);
-    if (!j->adapter_residual_before_ln)
-        f->k->add(n * d, res, a);
-    if (j->original_ln_after)
-        close_join(f, dl, norm, n, a, r, out);
-    else
-        memcpy(out, a, n_bytes);
-}
-
-void fwd_join(struct fwd_walk *w, unsigned layer, enum site_kind join, enum site_kind norm)
-{
-    const site_id norm_site = norm == SITE_N_KINDS ? SITE_NONE : site_make(layer, norm);
-    const struct fwd_rows *v = w->rows;
-    const size_t d = w->c->d_model;
-    uint32_t r0, r1, a, b;
-
-    fwd__mine(w, &r0, &r1);
-    for (uint32_t i = 0; i < v->n_segments; i++) {
-        const struct fwd_segment *seg = &v->segment[i];
-        const struct delta_join *j = delta_join(seg->delta, site_make(layer, join));
-
-        if (!fwd__cut(seg, r0, r1, &a, &b))
-            continue;
-        if (!j) {
-            close_join(w->f, seg->delta, norm_site, b - a, w->x + a * d, w->h + a * d,
-                       w->h + a * d);
-            continue;
-        }
-        for (; a < b; a += FWD_JOIN_ROWS) {
-            const size_t n = b - a < FWD_JOIN_ROWS ? b - a : FWD_JOIN_ROWS;
-
-            adapter_rows(w->f, &w->f->worker[w->worker], seg->delta, j, norm_site, n, w->x + a * d,
-                         w->h + a * d, w->h + a * d);
-        }
     }
 }

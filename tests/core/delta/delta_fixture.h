@@ -268,7 +268,8 @@ MAYBE_UNUSED static const struct delta_lowrank *lowrank_at(const struct delta *d
 {
     switch (site_kind_class(kind)) {
     case SITE_CLASS_JOIN:
-        return &join_at(d, layer, kind)->a;
+        ck_assert_uint_eq(join_at(d, layer, kind)->n_adapters, 1);
+        return &join_at(d, layer, kind)->adapter->a;
     case SITE_CLASS_EMBED:
         ck_assert_uint_eq(embed_at(d, layer, kind)->n_lowrank, 1);
         return embed_at(d, layer, kind)->lowrank;

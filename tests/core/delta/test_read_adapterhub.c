@@ -13,7 +13,7 @@ Suite *read_adapterhub_suite(void);
 
 static const struct {
     const char *cell;
-    struct delta_join join; /* the switches only */
+    struct delta_bottleneck join; /* the switches only */
     bool has_before, has_after, has_vec;
 } switches[] = {
     {"bert-ah-houlsby",
@@ -66,14 +66,14 @@ static const struct {
 
 START_TEST(a_bottleneck_has_the_switches_of_its_configuration)
 {
-    const struct delta_join *want = &switches[_i].join, *got;
+    const struct delta_bottleneck *want = &switches[_i].join, *got;
     const struct delta_lowrank *op;
     struct adapter a = {0};
     struct delta *d;
 
     ck_assert(load_cell(&a, switches[_i].cell));
     d = compile(&a);
-    got = join_at(d, 1, SITE_FFN_JOIN);
+    got = join_at(d, 1, SITE_FFN_JOIN)->adapter;
     op = &got->a;
     ck_assert_int_eq(got->is_parallel, want->is_parallel);
     ck_assert_int_eq(got->original_ln_before, want->original_ln_before);
@@ -97,9 +97,7 @@ START_TEST(what_a_bottleneck_cannot_compute_is_refused_by_name)
     static const struct {
         const char *from, *to, *text;
     } edit[] = {
-        {"\"use_gating\": false", "\"use_gating\": true", "use_gating"},
-        {"\"phm_layer\": false", "\"phm_layer\": true", "phm_layer"},
-        {"\"inv_adapter\": null", "\"inv_adapter\": \"nice\"", "inv_adapter"},
+        {"\"inv_adapter\": null", "\"inv_adapter\": \"glow\"", "inv_adapter glow"},
         {"\"residual_before_ln\": true", "\"residual_before_ln\": \"post_add\"",
          "residual_before_ln"}, /* needs original_ln_before, here false */
         {"\"non_linearity\": \"swish\"", "\"non_linearity\": \"mish\"", "mish"},
@@ -120,7 +118,7 @@ END_TEST
 
 START_TEST(switches_of_the_sequence_mean_nothing_in_parallel)
 {
-    const struct delta_join *j;
+    const struct delta_bottleneck *j;
     struct adapter a = {0};
     struct delta *d;
 
@@ -130,7 +128,7 @@ START_TEST(switches_of_the_sequence_mean_nothing_in_parallel)
               "\"adapter_residual_before_ln\": true");
     edit_text(&a, CONFIG, "\"residual_before_ln\": true", "\"residual_before_ln\": false");
     d = compile(&a);
-    j = join_at(d, 0, SITE_FFN_JOIN);
+    j = join_at(d, 0, SITE_FFN_JOIN)->adapter;
     ck_assert(!j->original_ln_before && !j->adapter_residual_before_ln);
     ck_assert_int_eq(j->residual_before_ln, DELTA_RES_BEFORE);
     delta_free(d);
@@ -229,8 +227,8 @@ START_TEST(bottlenecks_of_a_union_share_the_places_out)
 
     ck_assert(load_cell(&a, "bert-ah-union-two-bottlenecks"));
     d = compile(&a);
-    ck_assert(join_at(d, 1, SITE_ATTN_JOIN)->is_parallel);
-    ck_assert(!join_at(d, 1, SITE_FFN_JOIN)->is_parallel);
+    ck_assert(join_at(d, 1, SITE_ATTN_JOIN)->adapter->is_parallel);
+    ck_assert(!join_at(d, 1, SITE_FFN_JOIN)->adapter->is_parallel);
     delta_free(d);
     /* The library refuses one place with two configurations too. */
     edit_text(&a, CONFIG, "\"output_adapter\": false", "\"output_adapter\": true");
@@ -567,8 +565,8 @@ START_TEST(configurations_of_old_versions_mean_the_same)
 }
 END_TEST
 
-/* Elsewhere the library would compute them, and with tensors also in a task adapter. */
-START_TEST(invertible_adapters_are_refused_by_name)
+/* Elsewhere the library computes them, and with tensors also in a task adapter. */
+START_TEST(an_invertible_adapter_must_be_there_unless_the_library_leaves_it_out)
 {
     static const char *const option[] = {
         "\"inv_adapter\": \"nice\"",
@@ -582,9 +580,9 @@ START_TEST(invertible_adapters_are_refused_by_name)
     for (size_t i = 0; i < 2; i++) {
         ck_assert(load_cell(&a, "bert-ah-houlsby"));
         edit_text(&a, CONFIG, "\"inv_adapter\": null", option[i]);
-        refused(&a, CORE_E_ADAPTER_UNSUPPORTED, i ? "invertible_adapter" : "inv_adapter");
+        refused(&a, CORE_E_ADAPTER_INVALID, "invertible_adapters.sst.F.0.weight is missing");
         edit_text(&a, CONFIG, "\"name\"", "\"type\": \"text_lang\", \"name\"");
-        refused(&a, CORE_E_ADAPTER_UNSUPPORTED, i ? "invertible_adapter" : "inv_adapter");
+        refused(&a, CORE_E_ADAPTER_INVALID, "invertible_adapters.sst.F.0.weight is missing");
         edit_text(&a, CONFIG, "text_lang", "text_task");
         delta_free(compile(&a));
         for (size_t k = 0; k < a.n; k++)
@@ -593,7 +591,7 @@ START_TEST(invertible_adapters_are_refused_by_name)
                 a.file[k].name = strdup("unread.bin");
             }
         put_tensors(&a, "adapter.safetensors", t);
-        refused(&a, CORE_E_ADAPTER_UNSUPPORTED, i ? "invertible_adapter" : "inv_adapter");
+        refused(&a, CORE_E_ADAPTER_INVALID, "invertible_adapters.sst.F.0.bias is missing");
         drop_adapter(&a);
     }
 }
@@ -670,7 +668,7 @@ START_TEST(the_prefix_network_is_folded_into_keys_and_values)
     put_ah(&a, "{\"architecture\": \"prefix_tuning\", \"leave_out\": [0, 1, 2]}");
     refused(&a, CORE_E_ADAPTER_INVALID, "leave_out");
     put_ah(&a, "{\"architecture\": \"prefix_tuning\", \"use_gating\": true}");
-    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "use_gating");
+    refused(&a, CORE_E_ADAPTER_INVALID, "layer 0 has no prefix_gates");
     drop_adapter(&a);
 }
 END_TEST
@@ -740,7 +738,6 @@ START_TEST(what_lora_cannot_compute_is_refused_by_name)
     static const struct {
         const char *from, *to, *text;
     } edit[] = {
-        {"\"use_gating\": false", "\"use_gating\": true", "use_gating"},
         {"\"use_dora\": false", "\"use_dora\": true", "use_dora"},
         {"\"vera_d\": null", "\"vera_d\": 0.1", "vera_d"},
         {"\"composition_mode\": \"add\"", "\"composition_mode\": \"mix\"", "mix"},
@@ -755,6 +752,25 @@ START_TEST(what_lora_cannot_compute_is_refused_by_name)
         refused(&a, CORE_E_ADAPTER_UNSUPPORTED, edit[i].text);
     }
     drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(what_a_configuration_promises_must_be_in_the_file)
+{
+    static const struct {
+        const char *cell, *from, *to, *text;
+    } edit[] = {
+        {"bert-ah-lora", "\"use_gating\": false", "\"use_gating\": true", "gate.weight"},
+        {"bert-ah-houlsby", "\"use_gating\": false", "\"use_gating\": true", "gate.weight"},
+    };
+    struct adapter a = {0};
+
+    for (size_t i = 0; i < sizeof(edit) / sizeof(edit[0]); i++) {
+        ck_assert(load_cell(&a, edit[i].cell));
+        edit_text(&a, CONFIG, edit[i].from, edit[i].to);
+        refused(&a, CORE_E_ADAPTER_INVALID, edit[i].text);
+        drop_adapter(&a);
+    }
 }
 END_TEST
 
@@ -895,7 +911,7 @@ Suite *read_adapterhub_suite(void)
     tcase_add_loop_test(t, configurations_of_old_versions_mean_the_same, 0,
                         sizeof(old_forms) / sizeof(old_forms[0]));
     tcase_add_test(t, adapters_and_heads_of_torch_before_1_6_are_read);
-    tcase_add_test(t, invertible_adapters_are_refused_by_name);
+    tcase_add_test(t, an_invertible_adapter_must_be_there_unless_the_library_leaves_it_out);
     tcase_add_test(t, names_without_the_models_own_prefix_or_with_a_wrappers_are_read);
     tcase_add_test(t, bottlenecks_hooked_into_a_base_with_norms_after_are_refused);
     tcase_add_test(t, a_union_of_prefix_and_parallel_bottleneck_is_mam);
@@ -906,6 +922,7 @@ Suite *read_adapterhub_suite(void)
     tcase_add_test(t, old_alphas_mean_nothing_to_ia3_either);
     tcase_add_test(t, a_rank_that_is_not_the_configurations_is_refused);
     tcase_add_test(t, what_lora_cannot_compute_is_refused_by_name);
+    tcase_add_test(t, what_a_configuration_promises_must_be_in_the_file);
     tcase_add_test(t, ia3_scales_outputs_whatever_the_linear);
     tcase_add_test(t, labels_come_in_the_order_of_their_numbers);
     tcase_add_test(t, layers_of_a_head_are_found_whatever_numbers_they_have);
