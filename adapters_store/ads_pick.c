@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/base/utf8.h"
 
@@ -24,6 +25,8 @@ static const struct {
     {"pytorch_adapter.bin", KEPT},
     {"adapter_interface.json", KEPT},
     {"adapter_fusion_config.json", KEPT},
+    {"model_adapter_fusion.safetensors", KEPT},
+    {"pytorch_model_adapter_fusion.bin", KEPT},
     {"adapter_setup.json", KEPT},
     {"embedding.pt", KEPT},
     {"head_config.json", KEPT},
@@ -70,7 +73,9 @@ static bool is_kept(enum role role)
 
 bool ads_pick_keeps(const char *name)
 {
-    return is_kept(role_of(name));
+    const size_t n = strspn(name, "0123456789");
+
+    return is_kept(role_of(n && name[n] == '.' ? name + n + 1 : name));
 }
 
 /* ---- folders ------------------------------------------------------------------------- */
@@ -232,17 +237,109 @@ static int keep(struct ads_pick *p, const struct core_file *f, struct core_err *
     return 0;
 }
 
+/* ---- setups ------------------------------------------------------------------------------ */
+
+/* The folder with an adapter_setup.json and no adapter of its own. */
+static bool find_setup(const struct core_file *file, size_t n, struct folder *folder)
+{
+    for (size_t i = 0; i < n; i++) {
+        *folder = folder_of(file[i].name);
+        if (strcmp(base_of(file[i].name), "adapter_setup.json") == 0 &&
+            !is_in(file, n, *folder, "adapter_config.json") &&
+            !is_in(file, n, *folder, "delta.json"))
+            return true;
+    }
+    return false;
+}
+
+/* True for a folder directly below another. */
+static bool is_child(struct folder parent, struct folder f)
+{
+    return is_above(parent, f) && !memchr(f.p + parent.n, '/', f.n - parent.n - 1);
+}
+
+static bool is_before(struct folder a, struct folder b)
+{
+    const size_t n = a.n < b.n ? a.n : b.n;
+    const int order = memcmp(a.p, b.p, n);
+
+    return order ? order < 0 : a.n < b.n;
+}
+
+/* How many folders with kept files stand before f below `parent`, each counted once. */
+static unsigned number_of(const struct core_file *file, size_t n, struct folder parent,
+                          struct folder f)
+{
+    unsigned number = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const struct folder g = folder_of(file[i].name);
+        bool is_first =
+            is_kept(role_of(base_of(file[i].name))) && is_child(parent, g) && is_before(g, f);
+
+        for (size_t k = 0; k < i && is_first; k++)
+            is_first =
+                !is_kept(role_of(base_of(file[k].name))) || !is_same(folder_of(file[k].name), g);
+        number += is_first;
+    }
+    return number;
+}
+
+/* A file of a setup: its own under their names, those of folders with a number in front. */
+static int keep_of_setup(struct ads_pick *p, const struct core_file *file, size_t n, size_t i,
+                         struct folder parent, struct core_err *err)
+{
+    const char *base = base_of(file[i].name);
+    const struct folder f = folder_of(file[i].name);
+    const size_t size = strlen(base) + 16;
+    char *name;
+
+    if (is_same(f, parent))
+        return keep(p, &file[i], err);
+    if (p->n == ADS_PICK_MAX)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "file",
+                                  "the setup has more than %d files that a version keeps",
+                                  (int)ADS_PICK_MAX);
+    name = core_calloc(1, size);
+    if (!name)
+        return core_err_nomem(err, "upload");
+    snprintf(name, size, "%u.%s", number_of(file, n, parent, f), base);
+    p->owned[p->n] = name;
+    p->file[p->n] = file[i];
+    p->file[p->n++].name = name;
+    return 0;
+}
+
+static int pick_setup(struct ads_pick *p, const struct core_file *file, size_t n,
+                      struct folder parent, struct core_err *err)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        const struct folder f = folder_of(file[i].name);
+
+        if (is_kept(role_of(base_of(file[i].name))) && (is_same(f, parent) || is_child(parent, f)))
+            rc = keep_of_setup(p, file, n, i, parent, err);
+        else
+            add_ignored(&p->ignored, file[i].name);
+    }
+    return rc;
+}
+
 int ads_pick(struct ads_pick *p, const struct core_file *file, size_t n, struct core_err *err)
 {
     struct ads_pick got = {0};
     struct folder folder = {"", 0};
-    bool has_folder;
-    int rc = find_folder(file, n, &folder, &has_folder, err);
+    bool has_folder = false;
+    const bool is_setup = find_setup(file, n, &folder);
+    int rc = is_setup ? 0 : find_folder(file, n, &folder, &has_folder, err);
 
-    if (rc == 0 && !has_folder && first_of(file, n, MODEL))
+    if (rc == 0 && !is_setup && !has_folder && first_of(file, n, MODEL))
         rc = whole_model(first_of(file, n, MODEL), err);
     core_buf_str(&got.ignored, "[");
-    for (size_t i = 0; rc == 0 && i < n; i++) {
+    if (is_setup)
+        rc = pick_setup(&got, file, n, folder, err);
+    for (size_t i = 0; rc == 0 && !is_setup && i < n; i++) {
         const char *base = base_of(file[i].name);
         const struct folder f = folder_of(file[i].name);
 
@@ -267,5 +364,7 @@ int ads_pick(struct ads_pick *p, const struct core_file *file, size_t n, struct 
 void ads_pick_release(struct ads_pick *p)
 {
     core_buf_release(&p->ignored);
+    for (size_t i = 0; i < p->n; i++)
+        core_free(p->owned[i]);
     *p = (struct ads_pick){0};
 }

@@ -17,12 +17,13 @@
 
 struct core_err;
 
-enum { ADS_PICK_MAX = 24 }; /* each name of the table once */
+enum { ADS_PICK_MAX = 64 }; /* more than the names of the table; of a setup's folders */
 
 /* Zero-initialise; ads_pick_release(). */
 struct ads_pick {
     struct core_file file[ADS_PICK_MAX]; /* bytes and names (without folders) are borrowed from
-                                          * the upload */
+                                          * the upload, or owned */
+    char *owned[ADS_PICK_MAX];           /* names of files of a setup's folders */
     size_t n;
     struct core_buf ignored; /* JSON text, an array of the other files' names with folders */
 };
@@ -32,6 +33,9 @@ struct ads_pick {
  * checkpoint-N beside or below a finished adapter does not count. What that folder lacks
  * may stand in a folder above it (a task.json at the top); what stands elsewhere is
  * ignored. Without such a file in any folder, folders do not matter.
+ * A setup of AdapterHub is a folder with adapter_setup.json and, below it, one for each
+ * adapter, fusion and head. These folders are numbered in the order of their names, and
+ * "b/adapter_config.json" becomes "1.adapter_config.json": configurations say their name.
  * CORE_E_ADAPTER_UNSUPPORTED (a whole model), CORE_E_ADAPTER_INVALID (several adapters; an
  * archive as a file; no file that any reader reads), CORE_E_BAD_FIELD (a file is there
  * twice), CORE_E_NOMEM. After an error *p is as before. */

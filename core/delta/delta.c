@@ -14,23 +14,31 @@ static int refuse_files(struct delta_builder *b)
 {
     static const char *const name[] = {
         "adapter_fusion_config.json",
-        "adapter_setup.json",
         "embedding.pt",
     };
 
     for (size_t i = 0; i < sizeof(name) / sizeof(name[0]); i++)
         if (core_file_find(b->file, b->n_files, name[i]))
-            return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, name[i],
-                                      "%s: fusions, setups and own embeddings are not computed",
-                                      name[i]);
+            return core_err_set_param(
+                b->err, CORE_E_ADAPTER_UNSUPPORTED, name[i],
+                "%s: a fusion without its adapters and own embeddings are not "
+                "computed",
+                name[i]);
     return 0;
 }
 
-static int read_known(struct delta_builder *b, const json_t *library, const json_t *own)
+static int read_known(struct delta_builder *b, const json_t *library, const json_t *own,
+                      const json_t *setup)
 {
     if (own && library)
         return core_err_set(b->err, CORE_E_ADAPTER_INVALID,
                             "both delta.json and adapter_config.json: which one is it?");
+    if (setup && (own || library))
+        return core_err_set(b->err, CORE_E_ADAPTER_INVALID,
+                            "both adapter_setup.json and %s: which one is it?",
+                            own ? "delta.json" : "adapter_config.json");
+    if (setup)
+        return delta__read_setup(b, setup);
     if (own)
         return delta__read_own(b, own);
     if (library && json_is_string(json_object_get(library, "peft_type")))
@@ -47,7 +55,7 @@ static int read_known(struct delta_builder *b, const json_t *library, const json
 
 static int read_files(struct delta_builder *b)
 {
-    json_t *library = NULL, *own = NULL;
+    json_t *library = NULL, *own = NULL, *setup = NULL;
     int rc = refuse_files(b);
 
     if (rc == 0)
@@ -55,7 +63,10 @@ static int read_files(struct delta_builder *b)
     if (rc == 0)
         rc = delta__json_file(b, "delta.json", &own);
     if (rc == 0)
-        rc = read_known(b, library, own);
+        rc = delta__json_file(b, "adapter_setup.json", &setup);
+    if (rc == 0)
+        rc = read_known(b, library, own, setup);
+    json_decref(setup);
     json_decref(library);
     json_decref(own);
     return rc;

@@ -80,6 +80,8 @@ int delta__load(struct delta_builder *b, const char *safetensors, const char *bi
     if (!core_mul_size(f->n_bytes, 4, &inflate_max) ||
         !core_add_size(inflate_max, 16u << 20, &inflate_max))
         return core_err_nomem(b->err, bin);
+    if (b->n_owned == sizeof(b->owned) / sizeof(b->owned[0]))
+        return core_err_set(b->err, CORE_E_ADAPTER_UNSUPPORTED, "the adapter has too many files");
     rc = torch_pickle_read(f->bytes, f->n_bytes, inflate_max, &b->tensors, &owned, b->err);
     if (rc == 0)
         b->owned[b->n_owned++] = owned;

@@ -133,12 +133,13 @@ struct delta_builder {
 
     struct tensor_list tensors; /* of all weight files, sorted */
     bool *is_taken;             /* [tensors.n] */
-    void *owned[2];             /* tensor data that torch_pickle_read() inflated */
+    void *owned[32];            /* tensor data that torch_pickle_read() inflated */
     unsigned n_owned;
     struct delta__block *scratch;
 
     struct delta__op *op;
     size_t n_ops, cap_ops;
+    size_t n_folded; /* operations that became a part of others */
     char method[sizeof(((struct delta *)0)->method)];
     uint32_t position_shift;
     bool ignores_token_types;

@@ -7,6 +7,7 @@
 /* Each fills the builder from files whose configuration is already parsed. */
 int delta__read_peft(struct delta_builder *b, const json_t *config);
 int delta__read_adapterhub(struct delta_builder *b, const json_t *config);
+int delta__read_setup(struct delta_builder *b, const json_t *setup);
 int delta__read_own(struct delta_builder *b, const json_t *config);
 /* task.json, if there is one, over what the reader said. */
 int delta__read_task(struct delta_builder *b);
@@ -108,7 +109,21 @@ struct delta__ah {
     bool has_old_gelu;       /* activations have the names of files without a version */
     bool is_text_task;       /* "type" of files of version 1: see wants_invertible() */
     const json_t *interface; /* adapter_interface.json of a plug-in model, or NULL */
+    /* of an adapter in a composition (read_adapterhub_setup.c) */
+    enum { DELTA__AH_ALONE, DELTA__AH_FIRST, DELTA__AH_LATER } place;
+    float weight;     /* in an average of n_mixed */
+    unsigned n_mixed; /* adapters in its step; 0: alone */
+    bool is_fused;    /* the step is a fusion */
+    bool is_behind;   /* it reads what those of the step before it made */
 };
+/* One adapter by its configuration's architecture. */
+int delta__ah_method(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
+/* As delta__load(); CORE_E_ADAPTER_INVALID if both are there: the library reads the one or
+ * the other as its caller says. */
+int delta__ah_load_one_of(struct delta_builder *b, const char *safetensors, const char *bin,
+                          bool *is_found);
+/* True of a transformers class that ends with the last hidden states: "GPT2Model". */
+bool delta__ah_is_bare(const char *class_name);
 int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
 int delta__ah_lora(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
 int delta__ah_prefix(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);

@@ -441,10 +441,12 @@ static int add_layer_prefix(struct delta_builder *b, const struct delta__prefix 
     for (size_t i = 0; p->is_stacked && i < b->n_ops; i++)
         if (b->op[i].kind == DELTA_KV_PREFIX && b->op[i].site == site)
             op = &b->op[i];
-    if (op)
+    if (op) {
         n_old = op->prefix.n_tokens;
-    else
+        b->n_folded++;
+    } else {
         op = delta__push_op(b, DELTA_KV_PREFIX, site);
+    }
     k = delta__scratch(b, (n + n_old) * width, sizeof(*k));
     v = delta__scratch(b, (n + n_old) * width, sizeof(*v));
     if (!op || !k || !v)

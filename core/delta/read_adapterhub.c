@@ -136,7 +136,7 @@ int delta__ah_check_hooks(struct delta_builder *b, const struct delta__ah *ah)
 
 /* ---- methods -------------------------------------------------------------------- */
 
-static int read_method(struct delta_builder *b, const json_t *config, const struct delta__ah *ah)
+int delta__ah_method(struct delta_builder *b, const json_t *config, const struct delta__ah *ah)
 {
     static const struct {
         const char *arch;
@@ -147,7 +147,7 @@ static int read_method(struct delta_builder *b, const json_t *config, const stru
         {"prefix_tuning", delta__ah_prefix},
         {"reft", delta__ah_reft},
     };
-    const size_t n_ops = b->n_ops;
+    const size_t n_ops = b->n_ops + b->n_folded;
     const char *arch;
     int rc;
 
@@ -159,7 +159,7 @@ static int read_method(struct delta_builder *b, const json_t *config, const stru
         if (strcmp(known[i].arch, arch) != 0)
             continue;
         rc = known[i].read(b, config, ah);
-        b->has_no_method |= b->n_ops == n_ops;
+        b->has_no_method |= b->n_ops + b->n_folded == n_ops;
         return rc;
     }
     if (rc < 0)
@@ -184,7 +184,7 @@ static int read_union(struct delta_builder *b, const json_t *config, const struc
                                   "adapter_config.json: a union without configs");
     json_array_foreach(parts, i, part)
     {
-        const int rc = read_method(b, part, &part_ah);
+        const int rc = delta__ah_method(b, part, &part_ah);
 
         if (rc < 0)
             return rc;
@@ -200,9 +200,8 @@ static int read_union(struct delta_builder *b, const json_t *config, const struc
     return 0;
 }
 
-/* The library reads the one or the other as its caller says. */
-static int load_one_of(struct delta_builder *b, const char *safetensors, const char *bin,
-                       bool *is_found)
+int delta__ah_load_one_of(struct delta_builder *b, const char *safetensors, const char *bin,
+                          bool *is_found)
 {
     if (core_file_find(b->file, b->n_files, safetensors) &&
         core_file_find(b->file, b->n_files, bin))
@@ -214,13 +213,14 @@ static int load_one_of(struct delta_builder *b, const char *safetensors, const c
 static int load(struct delta_builder *b)
 {
     bool is_found;
-    int rc = load_one_of(b, "adapter.safetensors", "pytorch_adapter.bin", &is_found);
+    int rc = delta__ah_load_one_of(b, "adapter.safetensors", "pytorch_adapter.bin", &is_found);
 
     if (rc == 0 && !is_found)
         return core_err_set(b->err, CORE_E_ADAPTER_INVALID,
                             "no adapter.safetensors and no pytorch_adapter.bin");
     if (rc == 0)
-        rc = load_one_of(b, "model_head.safetensors", "pytorch_model_head.bin", &is_found);
+        rc =
+            delta__ah_load_one_of(b, "model_head.safetensors", "pytorch_model_head.bin", &is_found);
     return rc < 0 ? rc : delta__tensors_ready(b);
 }
 
@@ -249,13 +249,12 @@ static int read_adapter(struct delta_builder *b, const json_t *config)
     ah.is_text_task = type && strcmp(type, "text_task") == 0;
     ah.has_old_gelu = json_object_get(config, "version") == NULL;
     rc = arch && strcmp(arch, "union") == 0 ? read_union(b, method, &ah)
-                                            : read_method(b, method, &ah);
+                                            : delta__ah_method(b, method, &ah);
     json_decref(interface);
     return rc;
 }
 
-/* True of a transformers class that ends with the last hidden states: "GPT2Model". */
-static bool is_bare_class(const char *name)
+bool delta__ah_is_bare(const char *name)
 {
     static const char *const part[] = {"For", "LMHead", "Heads", "AdapterModel"};
     const size_t n = name ? strlen(name) : 0;
@@ -275,7 +274,7 @@ int delta__read_adapterhub(struct delta_builder *b, const json_t *config)
     int rc = delta__json_str(b, config, "model_class", NULL, &class_name);
 
     if (rc == 0) {
-        b->plan.is_bare = is_bare_class(class_name);
+        b->plan.is_bare = delta__ah_is_bare(class_name);
         rc = read_adapter(b, config);
     }
     if (rc == 0)

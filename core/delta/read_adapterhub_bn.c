@@ -78,6 +78,15 @@ static bool wants_invertible(const struct delta_builder *b, const struct delta__
     return is_there;
 }
 
+static void drop_invertible(struct delta_builder *b, const struct delta__ah *ah)
+{
+    const char *rest;
+
+    for (size_t i = 0; i < b->tensors.n; i++)
+        if (delta__ah_mark(b->tensors.t[i].name, "invertible_adapters", ah->name, &rest))
+            delta__take(b, &b->tensors.t[i]);
+}
+
 /* The invertible adapter, if there is one. */
 static int read_invertible(struct delta_builder *b, const json_t *config,
                            const struct delta__ah *ah, enum kern_act act)
@@ -86,6 +95,10 @@ static int read_invertible(struct delta_builder *b, const json_t *config,
     const char *kind;
     int rc;
 
+    if (ah->place == DELTA__AH_LATER) { /* the library computes the first adapter's only */
+        drop_invertible(b, ah);
+        return 0;
+    }
     if (!wants_invertible(b, ah))
         return 0;
     rc = delta__json_str(b, config, "inv_adapter", NULL, &kind);
@@ -139,6 +152,7 @@ static int read_switches(struct delta_builder *b, const json_t *config, const st
         o->join.residual_before_ln = DELTA_RES_BEFORE;
     }
     o->join.ln_eps = join_norm_eps;
+    o->join.weight = ah->weight;
     return rc;
 }
 
@@ -309,7 +323,8 @@ static int add_place(struct delta_builder *b, const struct bottleneck *o, const 
 static bool has_bottleneck(const struct delta_builder *b, site_id site)
 {
     for (size_t i = 0; i < b->n_ops; i++)
-        if (b->op[i].site == site && b->op[i].kind == DELTA_LOWRANK)
+        if (b->op[i].site == site && b->op[i].kind == DELTA_LOWRANK &&
+            b->op[i].lowrank.member == b->member)
             return true;
     return false;
 }

@@ -110,11 +110,57 @@ struct parts {
     const struct tensor *down, *gate_w, *gate_b;
 };
 
+/* The LOWRANK of a place that an adapter before this one has, or NULL. */
+static struct delta_lowrank *lowrank_before(const struct delta_builder *b, site_id site)
+{
+    for (size_t i = 0; i < b->n_ops; i++)
+        if (b->op[i].kind == DELTA_LOWRANK && b->op[i].site == site && !b->op[i].lowrank.join)
+            return &b->op[i].lowrank.a;
+    return NULL;
+}
+
+/* A stack: the second LoRA reads what the first one makes, B2 A2 (B1 A1 x), so that the
+ * first one's up becomes B2 A2 B1. Only where a linear is as wide as its input. */
+static int add_behind(struct delta_builder *b, const struct delta__place *p,
+                      const struct delta__lowrank *in, struct delta_lowrank *first)
+{
+    const size_t n = p->n_out, r = in->down->dim[0], r1 = first->up.n_rows;
+    const float *down, *up;
+    float *up1, *t, *product;
+    int rc = delta__expect(b, in->down, 2, r, p->n_in);
+
+    if (rc == 0 && p->n_in != n)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, p->t->name,
+                                  "tensor %s: a stack of LoRAs is not computed where outputs are "
+                                  "not as many as inputs",
+                                  p->t->name);
+    if (rc == 0)
+        rc = delta__expect(b, p->t, 2, n, r);
+    if (rc == 0)
+        rc = delta__floats(b, in->down, &down);
+    if (rc == 0)
+        rc = delta__floats(b, p->t, &up);
+    if (rc < 0)
+        return rc;
+    up1 = delta__scratch(b, r1 * n, sizeof(*up1));
+    t = delta__scratch(b, r1 * r, sizeof(*t));
+    product = delta__scratch(b, r1 * n, sizeof(*product));
+    if (!up1 || !t || !product)
+        return CORE_E_NOMEM;
+    model_kern(b->m)->to_f32(first->up.type, r1 * n, first->up.data, up1);
+    model_kern(b->m)->dots(r1, r, n, up1, n, TENSOR_F32, down, n, t, r);
+    model_kern(b->m)->dots(r1, n, r, t, r, TENSOR_F32, up, r, product, n);
+    first->up = (struct delta_mat){product, TENSOR_F32, (uint32_t)r1, (uint32_t)n};
+    first->scale *= in->scale;
+    return 0;
+}
+
 /* The LOWRANK or the SCALE of one linear, p->t its lora_B. */
 static int add_part(struct delta_builder *b, const struct ah_lora *l, const struct delta__place *p,
                     const struct parts *t)
 {
-    const struct delta__lowrank in = {
+    struct delta_lowrank *before = l->ah->is_behind ? lowrank_before(b, p->site) : NULL;
+    struct delta__lowrank in = {
         .down = t->down,
         .up = p->t,
         .scale = l->has_gate ? 1.0f : (float)(l->alpha / l->r),
@@ -122,7 +168,11 @@ static int add_part(struct delta_builder *b, const struct ah_lora *l, const stru
         .gate_b = t->gate_b,
     };
 
-    return l->is_scale ? add_ia3(b, p, l->alpha) : delta__add_lowrank(b, p, &in);
+    if (l->ah->n_mixed > 1)
+        in.scale *= l->ah->weight / (float)l->ah->n_mixed;
+    if (l->is_scale)
+        return add_ia3(b, p, l->alpha);
+    return before ? add_behind(b, p, &in, before) : delta__add_lowrank(b, p, &in);
 }
 
 /* Rows of a matrix. */
@@ -223,6 +273,10 @@ static int add_linear(struct delta_builder *b, const struct ah_lora *l, const st
         rc = find_part(b, t, "gate.bias", &part.gate_b);
     if (rc < 0)
         return rc;
+    if (is_merged(b, &p) && l->ah->place != DELTA__AH_ALONE)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, t->name,
+                                  "tensor %s: the library composes no LoRAs of this module",
+                                  t->name);
     if (is_merged(b, &p)) {
         const size_t n_ops = b->n_ops;
 
@@ -326,6 +380,10 @@ static int read_config(struct delta_builder *b, struct ah_lora *l)
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "composition_mode",
                                   "composition_mode %.60s with r %g and alpha %g is not computed",
                                   mode, l->r, l->alpha);
+    if (l->ah->place != DELTA__AH_ALONE && (l->is_scale || l->ah->is_fused))
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "adapter_setup.json",
+                                  "adapter_setup.json: a composition of (IA)3 or a fusion of LoRA "
+                                  "is not computed");
     if (l->is_scale && l->has_gate)
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "use_gating",
                                   "use_gating is not computed in (IA)3");

@@ -228,7 +228,8 @@ static int add_place(struct delta_builder *b, const struct options *o, const cha
 {
     const struct which which = {o->ah->name, place};
     unsigned layer[LAYERS_MAX];
-    struct delta__prefix p = {.layer = layer, .kind = kind, .is_pinned = true};
+    struct delta__prefix p = {
+        .layer = layer, .kind = kind, .is_pinned = true, .is_stacked = o->ah->is_behind};
     int rc;
 
     p.n_layers = list_layers(&model_config(b->m)->stack[stack], o->config, layer);
@@ -275,8 +276,13 @@ int delta__ah_prefix(struct delta_builder *b, const json_t *config, const struct
 {
     struct options o = {.ah = ah, .config = config};
     const char *text;
-    int rc = delta__json_bool(b, config, "flat", false, &o.is_flat);
+    int rc = 0;
 
+    if (ah->n_mixed > 1)
+        rc = core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "adapter_setup.json",
+                                "adapter_setup.json: prefixes are not mixed");
+    if (rc == 0)
+        rc = delta__json_bool(b, config, "flat", false, &o.is_flat);
     if (rc == 0)
         rc = delta__json_bool(b, config, "use_gating", false, &o.is_gated);
     if (rc == 0)

@@ -386,8 +386,8 @@ START_TEST(a_union_of_prefix_and_parallel_bottleneck_is_mam)
     refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "adapter_down.0.bias is left over");
     put_ah(&a, "{\"architecture\": \"union\", \"configs\": []}");
     refused(&a, CORE_E_ADAPTER_INVALID, "configs");
-    put_ah(&a, "{\"architecture\": \"reft\"}");
-    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "reft");
+    put_ah(&a, "{\"architecture\": \"mtl_lora\"}");
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "mtl_lora");
     drop_adapter(&a);
 }
 END_TEST
