@@ -127,6 +127,15 @@ bool delta__ah_is_bare(const char *class_name);
 int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
 int delta__ah_lora(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
 int delta__ah_prefix(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
+/* A parameter that all places of the adapter share, or NULL. */
+const struct tensor *delta__ah_shared(const struct delta_builder *b, const char *name,
+                                      const char *part);
+/* read_adapterhub_dora.c: the pair of a VeRA whose vera_B is p->t; the SCALE of a DoRA whose
+ * magnitudes are m, its LOWRANK [r, n_in] and [n_out, r] being checked already. */
+int delta__ah_vera(struct delta_builder *b, const char *name, const struct delta__place *p,
+                   size_t r, const struct tensor **down, const struct tensor **up);
+int delta__ah_dora(struct delta_builder *b, const struct delta__place *p, const struct tensor *down,
+                   const struct tensor *up, const struct tensor *m);
 int delta__ah_reft(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
 /* The invertible adapter of that kind ("nice"), with the activation of the bottlenecks. */
 int delta__ah_invertible(struct delta_builder *b, const char *kind, enum kern_act act,

@@ -1,5 +1,6 @@
 /* core/delta/read_adapterhub_lora.c - AdapterHub's LoRA and (IA)3: `<linear>.loras.NAME.`
- * lora_A and lora_B, or lora_B alone, which multiplies the output.
+ * lora_A and lora_B, or lora_B alone, which multiplies the output. VeRA and DoRA are
+ * folded in read_adapterhub_dora.c.
  *
  * The configuration says at which linears the library looks for them; tensors elsewhere
  * are left over. */
@@ -15,6 +16,7 @@ struct ah_lora {
     const json_t *config;
     double alpha, r;
     bool is_scale; /* (IA)3: lora_B (out, 1) multiplies the output */
+    bool is_vera, is_dora;
     bool has_gate; /* it takes the place of the scale */
     bool has_selfattn, has_intermediate, has_output;
 };
@@ -107,7 +109,7 @@ static int add_ia3(struct delta_builder *b, const struct delta__place *p, double
 
 /* Tensors of one module: lora_A, gate.weight, gate.bias, as far as it has them. */
 struct parts {
-    const struct tensor *down, *gate_w, *gate_b;
+    const struct tensor *up, *down, *gate_w, *gate_b, *magnitude;
 };
 
 /* The LOWRANK of a place that an adapter before this one has, or NULL. */
@@ -152,27 +154,32 @@ static int add_behind(struct delta_builder *b, const struct delta__place *p,
     model_kern(b->m)->dots(r1, n, r, t, r, TENSOR_F32, up, r, product, n);
     first->up = (struct delta_mat){product, TENSOR_F32, (uint32_t)r1, (uint32_t)n};
     first->scale *= in->scale;
+    b->n_folded++;
     return 0;
 }
 
-/* The LOWRANK or the SCALE of one linear, p->t its lora_B. */
+/* The LOWRANK or the SCALE of one linear, p->t its lora_B (vera_B). */
 static int add_part(struct delta_builder *b, const struct ah_lora *l, const struct delta__place *p,
                     const struct parts *t)
 {
     struct delta_lowrank *before = l->ah->is_behind ? lowrank_before(b, p->site) : NULL;
     struct delta__lowrank in = {
         .down = t->down,
-        .up = p->t,
+        .up = t->up ? t->up : p->t,
         .scale = l->has_gate ? 1.0f : (float)(l->alpha / l->r),
         .gate_w = t->gate_w,
         .gate_b = t->gate_b,
     };
+    int rc;
 
     if (l->ah->n_mixed > 1)
         in.scale *= l->ah->weight / (float)l->ah->n_mixed;
     if (l->is_scale)
         return add_ia3(b, p, l->alpha);
-    return before ? add_behind(b, p, &in, before) : delta__add_lowrank(b, p, &in);
+    if (before)
+        return add_behind(b, p, &in, before);
+    rc = delta__add_lowrank(b, p, &in);
+    return rc < 0 || !t->magnitude ? rc : delta__ah_dora(b, p, in.down, in.up, t->magnitude);
 }
 
 /* Rows of a matrix. */
@@ -247,7 +254,7 @@ static bool is_merged(const struct delta_builder *b, const struct delta__place *
 static int find_part(struct delta_builder *b, const struct tensor *up, const char *name,
                      const struct tensor **out)
 {
-    *out = delta__find(b, up->name, strlen(up->name) - strlen("lora_B"), name);
+    *out = delta__find(b, up->name, strlen(up->name) - strlen("lora_B"), name); /* or vera_B */
     if (*out)
         return 0;
     return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, up->name,
@@ -265,14 +272,22 @@ static int add_linear(struct delta_builder *b, const struct ah_lora *l, const st
 
     if (rc < 0 || (!is_merged(b, &p) && !is_wanted(b, l, &p, t->name, n_path)))
         return rc;
-    if (!l->is_scale)
+    if (l->is_vera)
+        rc = delta__ah_vera(b, l->ah->name, &p, (size_t)l->r, &part.down, &part.up);
+    else if (!l->is_scale)
         rc = find_part(b, t, "lora_A", &part.down);
+    if (rc == 0 && l->is_dora)
+        rc = find_part(b, t, "m.weight", &part.magnitude);
     if (rc == 0 && l->has_gate)
         rc = find_part(b, t, "gate.weight", &part.gate_w);
     if (rc == 0 && l->has_gate)
         rc = find_part(b, t, "gate.bias", &part.gate_b);
     if (rc < 0)
         return rc;
+    if (is_merged(b, &p) && (l->is_vera || l->is_dora))
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, t->name,
+                                  "tensor %s: %s is not computed at this module", t->name,
+                                  l->is_vera ? "VeRA" : "DoRA");
     if (is_merged(b, &p) && l->ah->place != DELTA__AH_ALONE)
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, t->name,
                                   "tensor %s: the library composes no LoRAs of this module",
@@ -285,7 +300,7 @@ static int add_linear(struct delta_builder *b, const struct ah_lora *l, const st
             take_parts(b, t, &part);
         return rc;
     }
-    if (part.down && (part.down->n_dims != 2 || (double)part.down->dim[0] != l->r)) {
+    if (part.down && !l->is_vera && (part.down->n_dims != 2 || (double)part.down->dim[0] != l->r)) {
         snprintf(want, sizeof(want), "[%g, inputs], as the configuration says", l->r);
         return delta__misfit(b, part.down, want);
     }
@@ -348,7 +363,6 @@ static int is_before_division(struct delta_builder *b, const char *version, bool
 
 static int read_config(struct delta_builder *b, struct ah_lora *l)
 {
-    static const char *const option[] = {"use_dora", "vera_d", "vera_b", NULL};
     const struct {
         const char *key;
         bool dflt, *out;
@@ -357,13 +371,12 @@ static int read_config(struct delta_builder *b, struct ah_lora *l)
         {"intermediate_lora", false, &l->has_intermediate},
         {"output_lora", false, &l->has_output},
         {"use_gating", false, &l->has_gate},
+        {"use_dora", false, &l->is_dora},
     };
     const char *mode;
     bool is_old = false;
-    int rc = delta__json_refuse(b, l->config, option);
+    int rc = delta__json_number(b, l->config, "alpha", 8, &l->alpha);
 
-    if (rc == 0)
-        rc = delta__json_number(b, l->config, "alpha", 8, &l->alpha);
     if (rc == 0)
         rc = delta__json_number(b, l->config, "r", 8, &l->r);
     if (rc == 0)
@@ -380,10 +393,16 @@ static int read_config(struct delta_builder *b, struct ah_lora *l)
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "composition_mode",
                                   "composition_mode %.60s with r %g and alpha %g is not computed",
                                   mode, l->r, l->alpha);
-    if (l->ah->place != DELTA__AH_ALONE && (l->is_scale || l->ah->is_fused))
+    l->is_vera = json_is_real(json_object_get(l->config, "vera_d")) ||
+                 json_is_real(json_object_get(l->config, "vera_b"));
+    if (l->ah->place != DELTA__AH_ALONE &&
+        (l->is_scale || l->is_vera || l->is_dora || l->ah->is_fused))
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "adapter_setup.json",
-                                  "adapter_setup.json: a composition of (IA)3 or a fusion of LoRA "
-                                  "is not computed");
+                                  "adapter_setup.json: a composition of (IA)3, VeRA or DoRA, or "
+                                  "a fusion of LoRA, is not computed");
+    if (l->is_scale && (l->is_vera || l->is_dora))
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "composition_mode",
+                                  "composition_mode scale is not computed in VeRA or DoRA");
     if (l->is_scale && l->has_gate)
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "use_gating",
                                   "use_gating is not computed in (IA)3");
@@ -402,9 +421,9 @@ int delta__ah_lora(struct delta_builder *b, const json_t *config, const struct d
         const struct tensor *t = &b->tensors.t[i];
         const char *mark = delta__ah_mark(t->name, "loras", ah->name, &rest);
 
-        if (mark && mark != t->name && strcmp(rest, "lora_B") == 0)
+        if (mark && mark != t->name && strcmp(rest, l.is_vera ? "vera_B" : "lora_B") == 0)
             rc = add_linear(b, &l, t, (size_t)(mark - t->name) - 1);
     }
-    snprintf(b->method, sizeof(b->method), "%s", l.is_scale ? "ia3" : "lora");
+    snprintf(b->method, sizeof(b->method), "%s", l.is_scale ? "ia3" : l.is_vera ? "vera" : "lora");
     return rc;
 }

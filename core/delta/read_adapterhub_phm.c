@@ -55,19 +55,6 @@ const char *delta__ah_phm_mark(const struct delta__ah_phm *o)
     return o->has_thin_rule ? "adapter_up.phm_rule_left" : "adapter_up.phm_rule";
 }
 
-/* A parameter that all layers of the adapter share, under its own name. */
-static const struct tensor *find_shared(const struct delta_builder *b, const char *name,
-                                        const char *part)
-{
-    const char *rest;
-
-    for (size_t i = 0; i < b->tensors.n; i++)
-        if (delta__ah_mark(b->tensors.t[i].name, "shared_parameters", name, &rest) &&
-            strcmp(rest, part) == 0)
-            return &b->tensors.t[i];
-    return NULL;
-}
-
 /* Where a parameter stands: with the layer path[0..n), or shared under another name. */
 struct where {
     const char *path;
@@ -79,7 +66,8 @@ struct where {
 static int find_param(struct delta_builder *b, const struct where *w, const char *part,
                       const struct tensor **out)
 {
-    *out = w->is_shared ? find_shared(b, w->adapter, part) : delta__find(b, w->path, w->n, part);
+    *out =
+        w->is_shared ? delta__ah_shared(b, w->adapter, part) : delta__find(b, w->path, w->n, part);
     if (*out)
         return 0;
     return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, part, "tensor %.*s%s is missing",
