@@ -138,7 +138,10 @@ static enum model_head_pool sequence_pool(const struct delta_builder *b)
 {
     if (!b->plan.n_layers && class_of(b))
         return class_of(b)->pool;
-    return b->plan.wants_pooler ? MODEL_HEAD_POOLER : model_flexible_pool(b->m);
+    /* AdapterHub's decoders pool their last token, whatever use_pooler says. */
+    if (b->plan.wants_pooler && !model_last_stack(model_config(b->m))->is_causal)
+        return MODEL_HEAD_POOLER;
+    return model_flexible_pool(b->m);
 }
 
 static const enum delta_pool pool_of_config[] = {

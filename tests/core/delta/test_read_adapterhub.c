@@ -738,8 +738,7 @@ START_TEST(what_lora_cannot_compute_is_refused_by_name)
     static const struct {
         const char *from, *to, *text;
     } edit[] = {
-        {"\"use_dora\": false", "\"use_dora\": true", "use_dora"},
-        {"\"vera_d\": null", "\"vera_d\": 0.1", "vera_d"},
+        {"\"vera_d\": null", "\"vera_d\": 0.1", "left over"}, /* not the tensors of VeRA */
         {"\"composition_mode\": \"add\"", "\"composition_mode\": \"mix\"", "mix"},
         {"\"composition_mode\": \"add\"", "\"composition_mode\": \"scale\"", "composition_mode"},
         {"\"architecture\": \"lora\"", "\"architecture\": \"mtl_lora\"", "mtl_lora"},
@@ -762,6 +761,8 @@ START_TEST(what_a_configuration_promises_must_be_in_the_file)
     } edit[] = {
         {"bert-ah-lora", "\"use_gating\": false", "\"use_gating\": true", "gate.weight"},
         {"bert-ah-houlsby", "\"use_gating\": false", "\"use_gating\": true", "gate.weight"},
+        {"bert-ah-houlsby", "\"phm_layer\": false", "\"phm_layer\": true", "mh_adapter is set"},
+        {"bert-ah-lora", "\"use_dora\": false", "\"use_dora\": true", "m.weight"},
     };
     struct adapter a = {0};
 
