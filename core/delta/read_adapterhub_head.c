@@ -84,6 +84,16 @@ static int read_outputs(struct delta_builder *b, const json_t *j)
     return labels && !json_is_null(labels) ? delta__json_labels(b, labels, "label2id") : 0;
 }
 
+/* BART's classes save a bias of the logits that is no parameter: the base's own. */
+static void take_logits_bias(struct delta_builder *b)
+{
+    const struct tensor *t = tensor_list_find(&b->tensors, "final_logits_bias");
+    const struct tensor *own = model_tensor(b->m, "final_logits_bias");
+
+    if (t && own && delta__is_copy(t, own))
+        delta__take(b, t);
+}
+
 static int read_static(struct delta_builder *b, const json_t *head)
 {
     const char *class_name;
@@ -94,6 +104,7 @@ static int read_static(struct delta_builder *b, const json_t *head)
     if (rc == 0)
         rc = read_outputs(b, head);
     b->plan.end = DELTA_END_RIGHTMOST;
+    take_logits_bias(b);
     for (size_t i = 0; rc == 0 && i < b->tensors.n; i++)
         if (!delta__is_taken(b, &b->tensors.t[i]))
             rc = delta__add_parameter(b, &b->tensors.t[i], b->tensors.t[i].name, false);

@@ -31,6 +31,8 @@ void fwd__couple_mine(struct fwd_walk *w)
     float *t = f->worker[w->worker].join;
     uint32_t r0, r1, a, b;
 
+    if (w->stack > 0) /* of an encoder-decoder the encoder's rows only */
+        return;
     fwd__mine(w, &r0, &r1);
     for (uint32_t i = 0; i < v->n_segments; i++) {
         const struct delta_embed *e =
