@@ -161,6 +161,27 @@ START_TEST(what_the_readers_read_is_kept)
 }
 END_TEST
 
+START_TEST(folders_of_a_setup_are_numbered)
+{
+    assert_picked("s/adapter_setup.json,s/b/adapter_config.json,s/b/pytorch_adapter.bin,"
+                  "s/a/adapter_config.json,s/a/adapter.safetensors,s/a/notes,"
+                  "s/head/head_config.json,s/a/deep/adapter_config.json",
+                  "adapter_setup.json,1.adapter_config.json,1.pytorch_adapter.bin,"
+                  "0.adapter_config.json,0.adapter.safetensors,2.head_config.json",
+                  "[\"s/a/notes\", \"s/a/deep/adapter_config.json\"]");
+    /* an adapter beside the tree is no setup, but a question */
+    assert_picked("adapter_setup.json,adapter_config.json",
+                  "adapter_setup.json,adapter_config.json", "[]");
+    ck_assert(ads_pick_keeps("12.adapter_config.json"));
+    ck_assert(!ads_pick_keeps("12adapter_config.json"));
+    ck_assert(!ads_pick_keeps("1.2.adapter_config.json"));
+    ck_assert(!ads_pick_keeps(".adapter_config.json"));
+}
+END_TEST
+
+static const char *const picked[] = {PEFT ",a,b,c",
+                                     "adapter_setup.json,a/adapter_config.json,b/notes"};
+
 START_TEST(picking_survives_every_allocation_failure)
 {
     for (long k = 0;; k++) {
@@ -169,7 +190,7 @@ START_TEST(picking_survives_every_allocation_failure)
 
         ck_assert_int_lt(k, 50);
         core__alloc_fail_at = k;
-        rc = pick(&p, PEFT ",a,b,c", NULL);
+        rc = pick(&p, picked[_i], NULL);
         core__alloc_fail_at = -1;
         ads_pick_release(&p);
         if (rc == 0) {
@@ -190,7 +211,8 @@ Suite *pick_suite(void)
     tcase_add_test(t, the_adapters_folder_is_found);
     tcase_add_loop_test(t, what_is_no_adapter_is_named, 0, sizeof(bad) / sizeof(bad[0]));
     tcase_add_test(t, what_the_readers_read_is_kept);
-    tcase_add_test(t, picking_survives_every_allocation_failure);
+    tcase_add_test(t, folders_of_a_setup_are_numbered);
+    tcase_add_loop_test(t, picking_survives_every_allocation_failure, 0, 2);
     suite_add_tcase(s, t);
     return s;
 }

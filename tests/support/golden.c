@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "adapters_store/ads_pick.h"
 #include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/base/file.h"
@@ -18,34 +20,63 @@
 
 /* ---- reading ------------------------------------------------------------------------ */
 
-int golden_compile(const struct model *m, const char *cell, struct delta **out,
-                   struct core_err *err)
-{
-    struct core_file file[16];
-    struct core_map map[16] = {0};
-    char dir[512], path[1024], names[16][128];
-    size_t n = 0;
-    struct dirent *entry;
-    DIR *d;
-    int rc;
+/* Files of an adapter, as an upload of its folder names them. */
+enum { FILES_MAX = 32 };
+struct files {
+    struct core_file file[FILES_MAX];
+    struct core_map map[FILES_MAX];
+    char name[FILES_MAX][256];
+    size_t n;
+};
 
-    snprintf(dir, sizeof(dir), CELLS "/%s/adapter", cell);
-    d = opendir(dir);
-    if (!d)
-        return delta_base(out, m, err); /* the base's own cell */
-    while ((entry = readdir(d)) && n < 16) {
+/* Files of a folder; of folders in it under "FOLDER/". */
+static void read_files(struct files *f, const char *dir, const char *prefix)
+{
+    struct dirent *entry;
+    DIR *d = opendir(dir);
+
+    while (d && (entry = readdir(d))) {
+        char path[1024], below[256];
+
         if (entry->d_name[0] == '.' || strcmp(entry->d_name, "README.md") == 0)
             continue;
         snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
-        snprintf(names[n], sizeof(names[n]), "%s", entry->d_name);
-        ck_assert_int_eq(core_map_open(&map[n], path, err), 0);
-        file[n] = (struct core_file){names[n], map[n].bytes, map[n].n_bytes};
-        n++;
+        snprintf(below, sizeof(below), "%s%s", prefix, entry->d_name);
+        if (entry->d_type == DT_DIR) {
+            strcat(below, "/");
+            read_files(f, path, below);
+            continue;
+        }
+        ck_assert_uint_lt(f->n, FILES_MAX);
+        ck_assert_int_eq(core_map_open(&f->map[f->n], path, NULL), 0);
+        snprintf(f->name[f->n], sizeof(f->name[f->n]), "%s", below);
+        f->file[f->n] = (struct core_file){f->name[f->n], f->map[f->n].bytes, f->map[f->n].n_bytes};
+        f->n++;
     }
     closedir(d);
-    rc = delta_compile(out, m, file, n, err);
-    for (size_t i = 0; i < n; i++)
-        core_map_release(&map[i]);
+}
+
+int golden_compile(const struct model *m, const char *cell, struct delta **out,
+                   struct core_err *err)
+{
+    struct files *f = calloc(1, sizeof(*f));
+    struct ads_pick pick = {0};
+    char dir[512];
+    int rc;
+
+    snprintf(dir, sizeof(dir), CELLS "/%s/adapter", cell);
+    if (access(dir, F_OK) != 0) {
+        rc = delta_base(out, m, err); /* the base's own cell */
+    } else {
+        read_files(f, dir, "");
+        rc = ads_pick(&pick, f->file, f->n, err);
+        if (rc == 0)
+            rc = delta_compile(out, m, pick.file, pick.n, err);
+    }
+    ads_pick_release(&pick);
+    for (size_t i = 0; i < f->n; i++)
+        core_map_release(&f->map[i]);
+    free(f);
     return rc;
 }
 

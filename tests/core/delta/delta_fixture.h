@@ -51,7 +51,7 @@ MAYBE_UNUSED static void close_model(void)
 
 /* ---- adapters ------------------------------------------------------------------- */
 
-enum { FILES_MAX = 12 };
+enum { FILES_MAX = 32 };
 struct adapter {
     struct core_file file[FILES_MAX];
     size_t n;
@@ -93,28 +93,44 @@ MAYBE_UNUSED static void drop_adapter(struct adapter *a)
     a->n = 0;
 }
 
+/* Files of a folder in the order of their names; of folders in it under a number, as
+ * versions keep a setup of AdapterHub (adapters_store/ads_pick.h). */
+MAYBE_UNUSED static bool load_folder(struct adapter *a, const char *dir, const char *prefix)
+{
+    struct dirent **entry;
+    const int n = scandir(dir, &entry, NULL, alphasort);
+    unsigned n_folders = 0;
+
+    for (int i = 0; i < n; i++) {
+        struct core_map map = {0};
+        char path[600], name[300];
+
+        snprintf(path, sizeof(path), "%s/%s", dir, entry[i]->d_name);
+        if (entry[i]->d_name[0] == '.') {
+            ;
+        } else if (entry[i]->d_type == DT_DIR) {
+            snprintf(name, sizeof(name), "%u.", n_folders++);
+            load_folder(a, path, name);
+        } else {
+            snprintf(name, sizeof(name), "%s%s", prefix, entry[i]->d_name);
+            ck_assert_int_eq(core_map_open(&map, path, NULL), 0);
+            put_file(a, name, map.bytes, map.n_bytes);
+            core_map_release(&map);
+        }
+        free(entry[i]);
+    }
+    if (n >= 0)
+        free(entry);
+    return n >= 0;
+}
+
 /* All files of tests/golden/cells/<cell>/adapter; false if there is no such folder. */
 MAYBE_UNUSED static bool load_cell(struct adapter *a, const char *cell)
 {
     char path[600];
-    struct dirent *e;
-    DIR *dir;
 
     snprintf(path, sizeof(path), "tests/golden/cells/%s/adapter", cell);
-    dir = opendir(path);
-    while (dir && (e = readdir(dir))) {
-        struct core_map map = {0};
-
-        if (e->d_name[0] == '.')
-            continue;
-        snprintf(path, sizeof(path), "tests/golden/cells/%s/adapter/%s", cell, e->d_name);
-        ck_assert_int_eq(core_map_open(&map, path, NULL), 0);
-        put_file(a, e->d_name, map.bytes, map.n_bytes);
-        core_map_release(&map);
-    }
-    if (dir)
-        closedir(dir);
-    return dir != NULL;
+    return load_folder(a, path, "");
 }
 
 /* Replaces the first `from` in a text file of the adapter. */
