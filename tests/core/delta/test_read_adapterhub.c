@@ -4,6 +4,42 @@
 
 #include "tests/core/delta/delta_fixture.h"
 
+/* ---- setups ------------------------------------------------------------------------------- */
+
+static void open_gpt2(void)
+{
+    fixture_model = open_base("gpt2");
+}
+
+START_TEST(a_setup_that_is_not_computed_or_not_whole_is_refused_by_name)
+{
+    static const struct {
+        const char *from, *to;
+        int code;
+        const char *text;
+    } edit[] = {
+        {"\"Average\"", "\"Split\"", CORE_E_ADAPTER_UNSUPPORTED, "Split"},
+        {"\"Average\"", "\"Fuse\"", CORE_E_ADAPTER_INVALID, "sst-a,sst-b"},
+        {"\"sst-b\"", "\"sst-x\"", CORE_E_ADAPTER_INVALID, "sst-x"},
+        {"\"single\"", "\"Average\"", CORE_E_ADAPTER_UNSUPPORTED, "inside Average"},
+        {"\"head_setup\": \"sst\"", "\"head_setup\": \"none\"", CORE_E_ADAPTER_INVALID, "none"},
+        {"0.3", "-0.7", CORE_E_ADAPTER_INVALID, "weight"},
+    };
+    struct adapter a = {0};
+
+    for (size_t i = 0; i < sizeof(edit) / sizeof(edit[0]); i++) {
+        ck_assert(load_cell(&a, "gpt2-ah-average-tagging"));
+        edit_text(&a, "adapter_setup.json", edit[i].from, edit[i].to);
+        refused(&a, edit[i].code, edit[i].text);
+        drop_adapter(&a);
+    }
+    ck_assert(load_cell(&a, "gpt2-ah-average-tagging"));
+    put_text(&a, "adapter_config.json", "{}");
+    refused(&a, CORE_E_ADAPTER_INVALID, "which one");
+    drop_adapter(&a);
+}
+END_TEST
+
 Suite *read_adapterhub_suite(void);
 
 #define CONFIG "adapter_config.json"
@@ -895,6 +931,7 @@ END_TEST
 Suite *read_adapterhub_suite(void)
 {
     Suite *s = suite_create("read_adapterhub");
+    TCase *setups = tcase_create("setups");
     TCase *t = tcase_create("bert");
     TCase *llama = tcase_create("llama");
 
@@ -934,5 +971,8 @@ Suite *read_adapterhub_suite(void)
     tcase_add_test(llama, an_interface_names_the_linears_of_lora);
     tcase_add_test(llama, an_lm_head_has_its_norm_between_its_layers);
     suite_add_tcase(s, llama);
+    tcase_add_checked_fixture(setups, open_gpt2, close_model);
+    tcase_add_test(setups, a_setup_that_is_not_computed_or_not_whole_is_refused_by_name);
+    suite_add_tcase(s, setups);
     return s;
 }
