@@ -52,7 +52,8 @@ struct srv_request {
     const struct srv_route *route; /* NULL: no such route, the reply is an error */
     uint64_t started_ns;
     char id[SRV_ID_MAX + 1];
-    char task[ADS_NAME_MAX + 1]; /* {task} of the path, "" if the route has none */
+    char task[ADS_NAME_MAX + 1];       /* {task} of the path, "" if the route has none */
+    char version[ADS_VERSION_LEN + 1]; /* {version}, likewise */
 
     /* thread_data: of the driver, see above. */
     struct http_body body;

@@ -22,18 +22,42 @@ static const struct srv_route routes[] = {
     {"GET", "/v1/info", srv_info_get, NULL, SRV_BODY_NONE, false},
 };
 
-/* True if `path` has the form of `pattern`; *arg, *n_arg are its {task} segment. */
-static bool matches(const char *pattern, const char *path, const char **arg, size_t *n_arg)
+/* A segment of the path that a {name} stands for. */
+struct segment {
+    const char *p;
+    size_t n;
+};
+enum segment_name { TASK, VERSION, N_SEGMENTS };
+
+/* {model} is a task, or task@version. */
+static void take_segment(const char *name, const char *p, size_t n, struct segment out[N_SEGMENTS])
 {
-    *arg = "";
-    *n_arg = 0;
+    const char *at = !strncmp(name, "{model}", 7) ? memchr(p, '@', n) : NULL;
+    const struct segment whole = {p, n};
+
+    if (!strncmp(name, "{version}", 9)) {
+        out[VERSION] = whole;
+        return;
+    }
+    out[TASK] = whole;
+    if (at) {
+        out[TASK].n = (size_t)(at - p);
+        out[VERSION] = (struct segment){at + 1, n - out[TASK].n - 1};
+    }
+}
+
+/* True if `path` has the form of `pattern`. */
+static bool matches(const char *pattern, const char *path, struct segment out[N_SEGMENTS])
+{
+    out[TASK] = out[VERSION] = (struct segment){"", 0};
     while (*pattern) {
         if (*pattern == '{') {
-            *arg = path;
-            *n_arg = strcspn(path, "/");
-            if (!*n_arg)
+            const size_t n = strcspn(path, "/");
+
+            if (!n)
                 return false;
-            path += *n_arg;
+            take_segment(pattern, path, n, out);
+            path += n;
             pattern += strcspn(pattern, "}") + 1;
         } else if (*pattern++ != *path++) {
             return false;
@@ -42,8 +66,25 @@ static bool matches(const char *pattern, const char *path, const char **arg, siz
     return !*path;
 }
 
+static int copy_segments(const struct segment from[N_SEGMENTS], char task[ADS_NAME_MAX + 1],
+                         char version[ADS_VERSION_LEN + 1], struct core_err *err)
+{
+    if (from[TASK].n > ADS_NAME_MAX)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "task",
+                                  "task: a name has at most %d bytes", ADS_NAME_MAX);
+    if (from[VERSION].n > ADS_VERSION_LEN)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "version",
+                                  "version: has at most %d hex digits", ADS_VERSION_LEN);
+    memcpy(task, from[TASK].p, from[TASK].n);
+    task[from[TASK].n] = 0;
+    memcpy(version, from[VERSION].p, from[VERSION].n);
+    version[from[VERSION].n] = 0;
+    return 0;
+}
+
 const struct srv_route *srv_route_find(const char *method, const char *path,
-                                       char task[ADS_NAME_MAX + 1], char allow[64],
+                                       char task[ADS_NAME_MAX + 1],
+                                       char version[ADS_VERSION_LEN + 1], char allow[64],
                                        struct core_err *err)
 {
     const char *wanted = !strcmp(method, "HEAD") ? "GET" : method;
@@ -51,22 +92,16 @@ const struct srv_route *srv_route_find(const char *method, const char *path,
 
     allow[0] = 0;
     for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
-        const char *arg;
-        size_t n;
+        struct segment segment[N_SEGMENTS];
 
-        if (!matches(routes[i].path, path, &arg, &n))
+        if (!matches(routes[i].path, path, segment))
             continue;
-        if (n > ADS_NAME_MAX) {
+        if (copy_segments(segment, task, version, err) < 0) {
             allow[0] = 0;
-            core_err_set_param(err, CORE_E_BAD_FIELD, "task", "task: a name has at most %d bytes",
-                               ADS_NAME_MAX);
             return NULL;
         }
-        if (!strcmp(routes[i].method, wanted)) {
-            memcpy(task, arg, n);
-            task[n] = 0;
+        if (!strcmp(routes[i].method, wanted))
             return &routes[i];
-        }
         n_allow += snprintf(allow + n_allow, 64 - (size_t)n_allow, "%s%s%s", n_allow ? ", " : "",
                             routes[i].method, !strcmp(routes[i].method, "GET") ? ", HEAD" : "");
     }

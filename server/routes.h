@@ -17,18 +17,21 @@ enum srv_body_limit {
 
 struct srv_route {
     const char *method;
-    const char *path; /* "{task}" stands for one segment */
+    const char *path; /* "{task}" and "{version}" stand for one segment, "{model}" for one that is
+                       * a task or task@version */
     enum srv_outcome (*handle)(struct srv_request *r);
     const char *query; /* names that may follow "?", separated by spaces, or NULL */
     enum srv_body_limit body;
-    bool needs_ready; /* 503 while loading or draining */
+    bool needs_ready;     /* 503 while loading or draining */
+    bool has_text_errors; /* {"error": "sentence"}, as the Open Inference Protocol has it */
 };
 
-/* Finds the route and copies {task} to `task`. NULL: *err is CORE_E_UNKNOWN_ROUTE, or
- * CORE_E_METHOD_NOT_ALLOWED with `allow` filled, or CORE_E_BAD_FIELD (a task's name that is
- * too long). HEAD finds GET's route. */
+/* Finds the route and copies what {task} and {version} stand for ("" if it has none). NULL:
+ * *err is CORE_E_UNKNOWN_ROUTE, or CORE_E_METHOD_NOT_ALLOWED with `allow` filled, or
+ * CORE_E_BAD_FIELD (a segment that is too long). HEAD finds GET's route. */
 const struct srv_route *srv_route_find(const char *method, const char *path,
-                                       char task[ADS_NAME_MAX + 1], char allow[64],
+                                       char task[ADS_NAME_MAX + 1],
+                                       char version[ADS_VERSION_LEN + 1], char allow[64],
                                        struct core_err *err);
 
 /* The endpoints, each in the file of its name under server/api/. */

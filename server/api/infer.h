@@ -1,4 +1,5 @@
-/* server/api/infer.h - POST /v1/infer in its parts. Read infer_post.c first.
+/* server/api/infer.h - inference in its parts: POST /v1/infer, and what other forms of asking
+ * (server/dialects) share with it. Read infer_post.c first.
  *
  *   infer_post.c     the life of a call: parse, acquire, submit, answer
  *   infer_parse.c    JSON -> struct infer_item
@@ -28,8 +29,12 @@
 
 struct ads_adapter;
 struct arena;
+struct delta;
 struct engine_token;
 struct engine_job;
+struct infer_dialect;
+struct infer_names;
+struct infer_source;
 struct json_writer;
 struct srv;
 struct srv_request;
@@ -73,7 +78,8 @@ struct infer_item {
     struct infer_params params;
     struct infer_call *call; /* [n_specs] */
     struct infer_text *text; /* list */
-    struct core_err err;     /* its first failure: then it has no other answer */
+    const struct infer_names *names;
+    struct core_err err; /* its first failure: then it has no other answer */
 };
 
 struct infer_call {
@@ -118,18 +124,24 @@ struct infer_job {
     uint64_t last_ns;
     struct metrics_histogram gaps;
     struct core_err err;
+    /* Streaming: the HTTP thread's, what was sent. */
+    size_t n_text_sent, n_tokens_sent;
+    bool is_begun, is_told;
     /* sync.lock of the request: */
     bool is_done;
 };
 
 struct infer {
+    const struct infer_dialect *dialect;
+    void *form; /* the dialect's own, in the arena */
     struct infer_item *item;
     size_t n_items;
     bool is_requests;
     uint64_t n_numbers; /* in the results, of the calls that were let in so far */
     /* Streaming: the HTTP thread's. */
-    struct core_buf event; /* being sent */
-    size_t n_event_sent, n_text_sent, n_ids_sent;
+    struct core_buf event;          /* being sent */
+    struct core_buf text, logprobs; /* of the piece that is being written */
+    size_t n_event_sent, n_told;
     bool is_last_event;
     /* sync.lock of the request: */
     size_t n_pending; /* loads, or jobs, that are under way; 1 while the executor has it */
@@ -144,12 +156,16 @@ struct infer {
 /* ---- infer_params.c -------------------------------------------------------------- */
 
 struct core_file;
+struct json_reader;
 struct json_t;
 void infer_params_init(struct infer_params *p);
 /* Reads the members of `object` over *p; texts go to the arena. `path` stands in front of
  * names. CORE_E_UNKNOWN_FIELD, CORE_E_BAD_FIELD, CORE_E_NOMEM. */
 int infer_params_read(struct infer_params *p, const struct json_t *object, const char *path,
                       struct arena *a, struct core_err *err);
+/* One value: what the table calls `name`, and the request `as`, with `path` in front. */
+int infer_params_set(struct infer_params *p, const char *name, const struct json_t *value,
+                     const char *as, struct json_reader *r);
 /* The `parameters` of the task.json among an adapter's files, if it has any: what requests
  * could not be served with is CORE_E_ADAPTER_INVALID. CORE_E_NOMEM. */
 int infer_params_check(const struct core_file *file, size_t n, struct core_err *err);
@@ -160,10 +176,10 @@ bool infer_params_has(const struct infer_params *p, const char *name);
 
 /* ---- infer_parse.c --------------------------------------------------------------- */
 
-/* Body text -> items. An error of one element of `requests` is that item's; any
- * other is the call's. At most max_items jobs. */
-int infer_parse(struct infer *in, const char *body, size_t n_body, size_t max_items,
-                struct arena *a, struct core_err *err);
+/* Body text -> items, as in->dialect reads it. An error of one element of `requests` is that
+ * item's; any other is the call's. At most max_items jobs. */
+int infer_parse(struct infer *in, const struct infer_source *src, struct arena *a,
+                struct core_err *err);
 
 /* ---- infer_run.c ----------------------------------------------------------------- */
 
@@ -200,9 +216,10 @@ int infer_prepare(struct srv_request *r, struct infer *in, struct core_err *err)
 void infer_count_load(struct infer_call *call);
 void infer_texts_release(struct infer_item *it);
 
-/* Fails *err as `why`, which the core has said about a part of the item or of its i-th input
- * ("input.tokens", "parameters.logits"): param is where that part stands in the request
- * ("requests[2].inputs[5].tokens"), and the sentence begins with it. */
+/* Fails *err as `why`, which was said about a part of the item or of its i-th input ("task",
+ * "input.tokens", "inputs", "parameters.logits"): param is where that part stands in the
+ * request, by its dialect's name ("requests[2].inputs[5].tokens"), and the sentence begins
+ * with it. */
 void infer_fail_at(const struct infer_item *it, size_t i, const struct core_err *why,
                    struct core_err *err);
 
@@ -211,13 +228,34 @@ void infer_fail_at(const struct infer_item *it, size_t i, const struct core_err 
 /* The answer object of an item without an error whose jobs are all done. If its numbers are
  * not finite, item->err says so, and what was written is to be thrown away. */
 void infer_write_item(struct json_writer *w, const struct srv_request *r, struct infer_item *item);
-/* The whole answer. Of `requests` each stands alone; otherwise item[0].err may be set as
- * above. */
+/* The whole answer of POST /v1/infer. Of `requests` each stands alone; otherwise item[0].err may
+ * be set as above. */
 void infer_write(struct json_writer *w, const struct srv_request *r, struct infer *in);
+/* For all dialects. Tokens of the call: completions of one input share its prompt. */
+void infer_count_tokens(const struct infer_call *call, size_t *n_prompt, size_t *n_completion);
+/* "stop", "length"; of a job that is over. */
+const char *infer_finish_text(const struct infer_job *j);
+/* Scores of one row of logits, core_free(); NULL marks the answer as short of memory. */
+float *infer_scores(struct json_writer *w, const struct delta *d, const float *logits, size_t n);
+size_t infer_largest(const float *v, size_t n);
+/* The text of a token, core_free(); NULL without a tokenizer. */
+char *infer_token_text(const struct srv_request *r, int32_t id);
+/* To be called behind each job's output: numbers of an adapter can overflow in the model. JSON
+ * has no such numbers, so there is no answer, and *err names the input. */
+void infer_check_finite(const struct json_writer *w, const struct infer_job *j,
+                        struct core_err *err);
 
 /* ---- infer_stream.c -------------------------------------------------------------- */
 
 /* srv_reply.read of a streaming call. */
 ssize_t infer_stream_read(struct srv_request *r, char *p, size_t n);
+/* Those of POST /v1/infer, see struct infer_dialect. */
+struct infer_piece;
+void infer_stream_piece(struct json_writer *w, const struct srv_request *r, struct infer_job *j,
+                        const struct infer_piece *piece);
+void infer_stream_end(struct json_writer *w, const struct srv_request *r, struct infer *in);
+/* Around the JSON text of one event. */
+void infer_event(struct json_writer *w);
+void infer_event_end(struct json_writer *w);
 
 #endif

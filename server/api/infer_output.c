@@ -33,7 +33,7 @@ static void write_scores(struct json_writer *w, const struct delta *d, const flo
     jw_object_end(w);
 }
 
-static size_t largest(const float *v, size_t n)
+size_t infer_largest(const float *v, size_t n)
 {
     size_t best = 0;
 
@@ -43,8 +43,7 @@ static size_t largest(const float *v, size_t n)
     return best;
 }
 
-/* Scratch for n floats; a failure marks the answer as short of memory. */
-static float *scores_of(struct json_writer *w, const struct delta *d, const float *logits, size_t n)
+float *infer_scores(struct json_writer *w, const struct delta *d, const float *logits, size_t n)
 {
     float *score = core_calloc(n, sizeof(*score));
 
@@ -59,7 +58,7 @@ static void write_classes(struct json_writer *w, const struct infer_job *j, cons
                           size_t n)
 {
     const struct delta *d = j->call->delta;
-    float *score = scores_of(w, d, logits, n);
+    float *score = infer_scores(w, d, logits, n);
     size_t best;
 
     if (!score)
@@ -72,7 +71,7 @@ static void write_classes(struct json_writer *w, const struct infer_job *j, cons
                 write_label(w, d, i);
         jw_array_end(w);
     } else {
-        best = largest(score, n);
+        best = infer_largest(score, n);
         jw_key(w, "label");
         write_label(w, d, best);
         jw_key(w, "score");
@@ -177,12 +176,12 @@ static size_t make_tags(struct json_writer *w, const struct infer_job *j, const 
 
         if (!is_of_input(j, row))
             continue;
-        score = scores_of(w, d, logits + row * n_cols, n_cols);
+        score = infer_scores(w, d, logits + row * n_cols, n_cols);
         if (!score)
             return 0;
         tag[n] = (struct task_tag){.start = j->enc->start[row],
                                    .end = j->enc->end[row],
-                                   .label = (unsigned)largest(score, n_cols),
+                                   .label = (unsigned)infer_largest(score, n_cols),
                                    .token = row};
         tag[n].score = score[tag[n].label];
         n++;
@@ -267,13 +266,23 @@ static void write_ids(struct json_writer *w, const int32_t *id, size_t n)
     jw_array_end(w);
 }
 
-static void write_token_logprob(struct json_writer *w, const struct tok *tok,
-                                const struct infer_logprob *l)
+char *infer_token_text(const struct srv_request *r, int32_t id)
 {
+    const struct tok *tok = model_tok(r->srv->model);
     char *text = NULL;
 
+    if (tok)
+        (void)tok_decode(tok, &id, 1, false, &text, NULL);
+    return text;
+}
+
+static void write_token_logprob(struct json_writer *w, const struct srv_request *r,
+                                const struct infer_logprob *l)
+{
+    char *text = infer_token_text(r, l->id);
+
     jw_key(w, "token");
-    if (tok && tok_decode(tok, &l->id, 1, false, &text, NULL) == 0)
+    if (text)
         jw_cstr(w, text);
     else
         jw_null(w);
@@ -286,7 +295,7 @@ static void write_token_logprob(struct json_writer *w, const struct tok *tok,
 
 static void write_logprobs(struct json_writer *w, const struct infer_job *j, size_t n)
 {
-    const struct tok *tok = model_tok(j->call->r->srv->model);
+    const struct srv_request *r = j->call->r;
     const size_t n_top = j->call->params.logprobs;
     const struct infer_logprob *l = (const void *)j->logprobs.p;
 
@@ -294,12 +303,12 @@ static void write_logprobs(struct json_writer *w, const struct infer_job *j, siz
     jw_array(w);
     for (size_t i = 0; i < n && i < j->n_tokens; i++, l += 1 + n_top) {
         jw_object(w);
-        write_token_logprob(w, tok, l);
+        write_token_logprob(w, r, l);
         jw_key(w, "top");
         jw_array(w);
         for (size_t k = 1; k <= n_top && l[k].id >= 0; k++) {
             jw_object(w);
-            write_token_logprob(w, tok, &l[k]);
+            write_token_logprob(w, r, &l[k]);
             jw_object_end(w);
         }
         jw_array_end(w);
@@ -308,11 +317,17 @@ static void write_logprobs(struct json_writer *w, const struct infer_job *j, siz
     jw_array_end(w);
 }
 
+const char *infer_finish_text(const struct infer_job *j)
+{
+    static const char *const text[] = {
+        [ENGINE_STOP] = "stop", [ENGINE_LENGTH] = "length", [ENGINE_CANCELLED] = "cancelled"};
+
+    return text[engine_job_finish(j->job)];
+}
+
 static void write_generation(struct json_writer *w, const struct infer_job *j, const float *logits,
                              size_t n_cols)
 {
-    static const char *const finish[] = {
-        [ENGINE_STOP] = "stop", [ENGINE_LENGTH] = "length", [ENGINE_CANCELLED] = "cancelled"};
     const struct infer_params *p = &j->call->params;
     size_t n;
     const int32_t *id = engine_job_tokens(j->job, &n);
@@ -323,7 +338,7 @@ static void write_generation(struct json_writer *w, const struct infer_job *j, c
     else
         jw_null(w);
     jw_key(w, "finish_reason");
-    jw_cstr(w, finish[engine_job_finish(j->job)]);
+    jw_cstr(w, infer_finish_text(j));
     if (p->return_tokens || !j->decoder)
         write_ids(w, id, n);
     if (p->logprobs)
@@ -336,10 +351,8 @@ static void write_generation(struct json_writer *w, const struct infer_job *j, c
 
 /* ---- answers ------------------------------------------------------------------------ */
 
-/* Numbers of an adapter can overflow in the model. JSON has no such numbers, so there is no
- * answer, and the item's error names the input. */
-static void check_finite(const struct json_writer *w, const struct infer_job *j,
-                         struct core_err *err)
+void infer_check_finite(const struct json_writer *w, const struct infer_job *j,
+                        struct core_err *err)
 {
     const struct infer_call *call = j->call;
     struct core_err why = {0};
@@ -389,18 +402,26 @@ static void write_output(struct json_writer *w, const struct infer_job *j)
     jw_object_end(w);
 }
 
-static void write_usage(struct json_writer *w, const struct infer_call *call)
+void infer_count_tokens(const struct infer_call *call, size_t *n_prompt, size_t *n_completion)
 {
-    size_t n_prompt = 0, n_completion = 0, n;
+    size_t n;
 
+    *n_prompt = *n_completion = 0;
     for (size_t i = 0; i < call->n_jobs; i++) {
-        if (i % call->params.n == 0) /* completions of one input share its prompt */
-            n_prompt += engine_job_n_prompt(call->job[i].job);
+        if (i % call->params.n == 0)
+            *n_prompt += engine_job_n_prompt(call->job[i].job);
         if (call->delta->head.kind == DELTA_GENERATION) {
             (void)engine_job_tokens(call->job[i].job, &n);
-            n_completion += n;
+            *n_completion += n;
         }
     }
+}
+
+static void write_usage(struct json_writer *w, const struct infer_call *call)
+{
+    size_t n_prompt, n_completion;
+
+    infer_count_tokens(call, &n_prompt, &n_completion);
     jw_key(w, "usage");
     jw_object(w);
     jw_key(w, "prompt_tokens");
@@ -415,7 +436,7 @@ static void write_job(struct json_writer *w, const struct infer_call *call, size
                       struct core_err *err)
 {
     write_output(w, &call->job[k]);
-    check_finite(w, &call->job[k], err);
+    infer_check_finite(w, &call->job[k], err);
 }
 
 static void write_call(struct json_writer *w, const struct srv_request *r,

@@ -9,6 +9,7 @@
 #include "core/base/pyjson.h"
 #include "server/api/infer.h"
 #include "server/arena.h"
+#include "server/json_reader.h"
 
 enum type {
     BOOL,    /* bool */
@@ -70,12 +71,16 @@ static const struct param *find(const char *name)
     return NULL;
 }
 
-static int bad(const struct param *p, const char *path, const char *want, struct core_err *err)
-{
-    char name[96];
+/* What is being read: `as` is what the request calls it. */
+struct value {
+    const struct param *s;
+    const char *as;
+    struct json_reader *r;
+};
 
-    snprintf(name, sizeof(name), "%s%s", path, p->name);
-    return core_err_set_param(err, CORE_E_BAD_FIELD, name, "%s: expected %s", name, want);
+static int bad(const struct value *of, const char *want)
+{
+    return jr_fail(of->r, CORE_E_BAD_FIELD, of->as, "expected %s", want);
 }
 
 /* "0.5", "16777216": whole numbers without an exponent. */
@@ -84,19 +89,18 @@ static void number_text(double x, char *out, size_t n)
     snprintf(out, n, x == floor(x) ? "%.0f" : "%.7g", x);
 }
 
-static int read_number(const struct param *s, void *field, const json_t *v, const char *path,
-                       struct core_err *err)
+static int read_number(const struct value *of, void *field, const json_t *v)
 {
+    const struct param *s = of->s;
     const double x = json_number_value(v);
-    char min[32], max[32], want[96];
+    char min[32], max[32];
 
     number_text(s->min, min, sizeof(min));
     number_text(s->max, max, sizeof(max));
-    snprintf(want, sizeof(want), "a%s number from %s to %s", s->type == REAL ? "" : " whole", min,
-             max);
     if (!json_is_number(v) || (s->type != REAL && !json_is_integer(v)) || !(x >= s->min) ||
         !(x <= s->max))
-        return bad(s, path, want, err);
+        return jr_fail(of->r, CORE_E_BAD_FIELD, of->as, "expected a%s number from %s to %s",
+                       s->type == REAL ? "" : " whole", min, max);
     if (s->type == REAL)
         *(double *)field = x;
     else if (s->type == UINT)
@@ -108,82 +112,92 @@ static int read_number(const struct param *s, void *field, const json_t *v, cons
     return 0;
 }
 
-static int read_texts(struct infer_params *p, const struct param *s, const json_t *v,
-                      const char *path, struct arena *a, struct core_err *err)
+static int read_texts(const struct value *of, struct infer_params *p, const json_t *v)
 {
     const size_t n = json_is_array(v) ? json_array_size(v) : 1;
     const char **text;
 
-    if (n > (size_t)s->max)
-        return bad(s, path, "at most 16 strings", err);
-    text = arena_alloc(a, n, sizeof(*text));
+    if (n > (size_t)of->s->max)
+        return bad(of, "at most 16 strings");
+    text = arena_alloc(of->r->a, n, sizeof(*text));
     if (!text)
-        return core_err_nomem(err, s->name);
+        return jr_nomem(of->r);
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_is_array(v) ? json_array_get(v, i) : v;
         const size_t len = json_string_length(one);
 
         if (!json_is_string(one) || !len || len > STOP_TEXT_MAX ||
             strlen(json_string_value(one)) != len)
-            return bad(s, path, "a string of 1 to 256 bytes, or an array of them", err);
-        text[i] = arena_text(a, json_string_value(one), len);
+            return bad(of, "a string of 1 to 256 bytes, or an array of them");
+        text[i] = arena_text(of->r->a, json_string_value(one), len);
         if (!text[i])
-            return core_err_nomem(err, s->name);
+            return jr_nomem(of->r);
     }
     p->stop = text;
     p->n_stop = n;
     return 0;
 }
 
-static int read_one(struct infer_params *p, const struct param *s, const json_t *v,
-                    const char *path, struct arena *a, struct core_err *err)
+static int read_one(const struct value *of, struct infer_params *p, const json_t *v)
 {
+    const struct param *s = of->s;
     void *const field = (char *)p + s->offset;
 
     switch (s->type) {
     case BOOL:
         if (!json_is_boolean(v))
-            return bad(s, path, "true or false", err);
+            return bad(of, "true or false");
         *(bool *)field = json_is_true(v);
         return 0;
     case REAL:
     case UINT:
     case INT:
     case UINT64:
-        return read_number(s, field, v, path, err);
+        return read_number(of, field, v);
     case TEXTS:
-        return read_texts(p, s, v, path, a, err);
+        return read_texts(of, p, v);
     case NEUTRAL:
         if (json_is_false(v) || (json_is_number(v) && json_number_value(v) == s->min))
             return 0;
-        return bad(s, path, "no other value than the default: not supported for this model", err);
+        return bad(of, "no other value than the default: not supported for this model");
     }
     return 0;
+}
+
+int infer_params_set(struct infer_params *p, const char *name, const struct json_t *value,
+                     const char *as, struct json_reader *r)
+{
+    const struct value of = {.s = find(name), .as = as, .r = r};
+    int rc;
+
+    if (!of.s) {
+        char full[96];
+
+        snprintf(full, sizeof(full), "%s%s", r->path, as);
+        return core_err_set_param(r->err, CORE_E_UNKNOWN_FIELD, full, "unknown parameter '%.80s'",
+                                  full);
+    }
+    if (json_is_null(value)) /* as if it were not there */
+        return 0;
+    rc = read_one(&of, p, value);
+    if (rc == 0)
+        p->given |= 1u << (of.s - params);
+    return rc;
 }
 
 int infer_params_read(struct infer_params *p, const struct json_t *object, const char *path,
                       struct arena *a, struct core_err *err)
 {
-    json_t *v;
+    struct json_reader r = {.a = a, .err = err, .path = path};
     const char *name;
+    json_t *v;
+    int rc = 0;
 
     json_object_foreach((json_t *)(uintptr_t)object, name, v)
     {
-        const struct param *s = find(name);
-        char full[96];
-        int rc;
-
-        if (!s) {
-            snprintf(full, sizeof(full), "%s%s", path, name);
-            return core_err_set_param(err, CORE_E_UNKNOWN_FIELD, full, "unknown parameter '%.80s'",
-                                      full);
-        }
-        if (json_is_null(v)) /* as if it were not there */
-            continue;
-        rc = read_one(p, s, v, path, a, err);
+        rc = infer_params_set(p, name, v, name, &r);
         if (rc < 0)
             return rc;
-        p->given |= 1u << (s - params);
     }
     return 0;
 }

@@ -1,10 +1,10 @@
-/* server/api/infer_parse.c - the body of POST /v1/infer to struct infer_item.
+/* server/api/infer_parse.c - the body of POST /v1/infer to struct infer_item, and what other
+ * dialects read alike (server/dialects/dialect.h).
  *
  * Everything is copied to the request's arena and the JSON tree is freed before this
  * returns: a tree takes up to seventy times the memory of its text, so there are never
  * more trees than HTTP threads. */
 #include <jansson.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,110 +12,24 @@
 #include "server/api/adapters.h"
 #include "server/api/infer.h"
 #include "server/arena.h"
-#include "server/words.h"
+#include "server/dialects/dialect.h"
+#include "server/json_reader.h"
 
 /* Members of a request's object, and of an input's in any of its forms. */
 #define ITEM_NAMES "task tasks input inputs parameters stream"
 static const char input_names[] =
     "text text_pair question context messages choices tokens token_types";
 
-struct parser {
-    struct arena *a;
-    struct core_err *err;
-    const char *path; /* in front of the names of the object being read */
-};
-
-__attribute__((format(printf, 4, 5))) static int fail(struct parser *p, int code, const char *name,
-                                                      const char *fmt, ...)
-{
-    char full[96], msg[200];
-    va_list ap;
-
-    snprintf(full, sizeof(full), "%s%s", p->path, name);
-    if (!*name && full[0])
-        full[strlen(full) - 1] = 0; /* the object itself: without the dot */
-    va_start(ap, fmt);
-    vsnprintf(msg, sizeof(msg), fmt, ap);
-    va_end(ap);
-    return core_err_set_param(p->err, code, full, "%s: %s", full, msg);
-}
-
-static int nomem(struct parser *p)
-{
-    return core_err_nomem(p->err, "request");
-}
-
-/* The object has no other members than those of `allowed`, separated by spaces. Those that
- * are null go: from here on they are as if they were not there. */
-static int check_names(struct parser *p, json_t *object, const char *allowed)
-{
-    const char *name;
-    void *next;
-    json_t *v;
-
-    json_object_foreach_safe(object, next, name, v)
-    {
-        if (!srv_has_word(allowed, name)) {
-            char full[96];
-
-            snprintf(full, sizeof(full), "%s%s", p->path, name);
-            return core_err_set_param(p->err, CORE_E_UNKNOWN_FIELD, full, "unknown field '%.80s'",
-                                      full);
-        }
-        if (json_is_null(v))
-            json_object_del(object, name);
-    }
-    return 0;
-}
-
-static int read_text(struct parser *p, const json_t *v, const char *name, const char **text,
-                     size_t *n)
-{
-    if (!json_is_string(v))
-        return fail(p, CORE_E_BAD_FIELD, name, "expected a string");
-    *n = json_string_length(v);
-    *text = arena_text(p->a, json_string_value(v), *n);
-    return *text ? 0 : nomem(p);
-}
-
-static int read_ids(struct parser *p, const json_t *v, const char *name, const int32_t **out,
-                    size_t *n_out)
-{
-    const size_t n = json_array_size(v);
-    int32_t *id;
-
-    if (!json_is_array(v))
-        return fail(p, CORE_E_BAD_FIELD, name, "expected an array of whole numbers");
-    id = arena_alloc(p->a, n, sizeof(*id));
-    if (!id)
-        return nomem(p);
-    for (size_t i = 0; i < n; i++) {
-        const json_t *one = json_array_get(v, i);
-        const json_int_t x = json_integer_value(one);
-
-        if (!json_is_integer(one) || x < 0 || x > INT32_MAX) {
-            char where[64];
-
-            snprintf(where, sizeof(where), "%s[%zu]", name, i);
-            return fail(p, CORE_E_BAD_FIELD, where, "expected a whole number from 0 to 2147483647");
-        }
-        id[i] = (int32_t)x;
-    }
-    *out = id;
-    *n_out = n;
-    return 0;
-}
-
-static int read_messages(struct parser *p, const json_t *v, struct task_input *in)
+static int read_messages(struct json_reader *p, const json_t *v, struct task_input *in)
 {
     const size_t n = json_array_size(v);
     struct task_message *m;
 
     if (!json_is_array(v) || !n)
-        return fail(p, CORE_E_BAD_FIELD, "messages", "expected an array of {role, content}");
+        return jr_fail(p, CORE_E_BAD_FIELD, "messages", "expected an array of {role, content}");
     m = arena_alloc(p->a, n, sizeof(*m));
     if (!m)
-        return nomem(p);
+        return jr_nomem(p);
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_array_get(v, i);
         const json_t *role = json_object_get(one, "role"), *text = json_object_get(one, "content");
@@ -126,13 +40,13 @@ static int read_messages(struct parser *p, const json_t *v, struct task_input *i
         snprintf(where, sizeof(where), "messages[%zu]", i);
         if (!json_is_object(one) || json_object_size(one) != 2 || !json_is_string(role) ||
             !json_is_string(text))
-            return fail(p, CORE_E_BAD_FIELD, where, "expected {\"role\", \"content\"}, strings");
+            return jr_fail(p, CORE_E_BAD_FIELD, where, "expected {\"role\", \"content\"}, strings");
         if (strlen(json_string_value(text)) != json_string_length(text) ||
             strlen(json_string_value(role)) != json_string_length(role))
-            return fail(p, CORE_E_BAD_FIELD, where, "a NUL character is not allowed");
-        rc = read_text(p, role, where, &m[i].role, &len);
+            return jr_fail(p, CORE_E_BAD_FIELD, where, "a NUL character is not allowed");
+        rc = jr_text(p, role, where, &m[i].role, &len);
         if (rc == 0)
-            rc = read_text(p, text, where, &m[i].content, &len);
+            rc = jr_text(p, text, where, &m[i].content, &len);
         if (rc < 0)
             return rc;
     }
@@ -142,24 +56,24 @@ static int read_messages(struct parser *p, const json_t *v, struct task_input *i
     return 0;
 }
 
-static int read_choices(struct parser *p, const json_t *v, struct task_input *in)
+static int read_choices(struct json_reader *p, const json_t *v, struct task_input *in)
 {
     const size_t n = json_array_size(v);
     const char **choice;
 
     if (!json_is_array(v) || !n)
-        return fail(p, CORE_E_BAD_FIELD, "choices", "expected an array of strings");
+        return jr_fail(p, CORE_E_BAD_FIELD, "choices", "expected an array of strings");
     choice = arena_alloc(p->a, n, sizeof(*choice));
     if (!choice)
-        return nomem(p);
+        return jr_nomem(p);
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_array_get(v, i);
         size_t len;
         int rc;
 
         if (!json_is_string(one) || strlen(json_string_value(one)) != json_string_length(one))
-            return fail(p, CORE_E_BAD_FIELD, "choices", "expected an array of strings");
-        rc = read_text(p, one, "choices", &choice[i], &len);
+            return jr_fail(p, CORE_E_BAD_FIELD, "choices", "expected an array of strings");
+        rc = jr_text(p, one, "choices", &choice[i], &len);
         if (rc < 0)
             return rc;
     }
@@ -170,102 +84,102 @@ static int read_choices(struct parser *p, const json_t *v, struct task_input *in
 }
 
 /* {"text", "text_pair"}, {"text", "choices"}, {"question", "context"}: two texts. */
-static int read_texts(struct parser *p, json_t *v, struct task_input *in)
+static int read_texts(struct json_reader *p, json_t *v, struct task_input *in)
 {
     const json_t *pair = json_object_get(v, "text_pair"), *choices = json_object_get(v, "choices");
     int rc;
 
     if (json_object_get(v, "question") || json_object_get(v, "context")) {
         in->form = TASK_QUESTION;
-        rc = check_names(p, v, "question context");
+        rc = jr_names(p, v, "question context");
         if (rc == 0 && json_object_size(v) != 2)
-            rc = fail(p, CORE_E_MISSING_FIELD,
-                      json_object_get(v, "question") ? "context" : "question",
-                      "a question needs its context");
+            rc = jr_fail(p, CORE_E_MISSING_FIELD,
+                         json_object_get(v, "question") ? "context" : "question",
+                         "a question needs its context");
         if (rc == 0)
-            rc = read_text(p, json_object_get(v, "question"), "question", &in->text, &in->n_text);
+            rc = jr_text(p, json_object_get(v, "question"), "question", &in->text, &in->n_text);
         if (rc == 0)
-            rc = read_text(p, json_object_get(v, "context"), "context", &in->text_pair,
-                           &in->n_text_pair);
+            rc = jr_text(p, json_object_get(v, "context"), "context", &in->text_pair,
+                         &in->n_text_pair);
         return rc;
     }
-    rc = check_names(p, v, choices ? "text choices" : "text text_pair");
+    rc = jr_names(p, v, choices ? "text choices" : "text text_pair");
     if (rc == 0 && !json_object_get(v, "text"))
-        rc = fail(p, CORE_E_MISSING_FIELD, "text", "an input needs text, messages or tokens");
+        rc = jr_fail(p, CORE_E_MISSING_FIELD, "text", "an input needs text, messages or tokens");
     if (rc == 0)
-        rc = read_text(p, json_object_get(v, "text"), "text", &in->text, &in->n_text);
+        rc = jr_text(p, json_object_get(v, "text"), "text", &in->text, &in->n_text);
     if (rc == 0 && choices)
         return read_choices(p, choices, in);
     in->form = TASK_TEXT;
     if (rc == 0 && pair) {
         in->form = TASK_PAIR;
-        rc = read_text(p, pair, "text_pair", &in->text_pair, &in->n_text_pair);
+        rc = jr_text(p, pair, "text_pair", &in->text_pair, &in->n_text_pair);
     }
     return rc;
 }
 
-static int read_input_object(struct parser *p, json_t *v, struct task_input *in)
+static int read_input_object(struct json_reader *p, json_t *v, struct task_input *in)
 {
     const json_t *types;
     size_t n_types = 0;
-    int rc = check_names(p, v, input_names);
+    int rc = jr_names(p, v, input_names);
 
     if (rc < 0)
         return rc;
     types = json_object_get(v, "token_types");
 
     if (json_object_get(v, "messages")) {
-        rc = check_names(p, v, "messages");
+        rc = jr_names(p, v, "messages");
         return rc < 0 ? rc : read_messages(p, json_object_get(v, "messages"), in);
     }
     if (!json_object_get(v, "tokens") && !types)
         return read_texts(p, v, in);
     in->form = TASK_TOKENS;
-    rc = check_names(p, v, "tokens token_types");
+    rc = jr_names(p, v, "tokens token_types");
     if (rc == 0 && !json_object_get(v, "tokens"))
-        rc = fail(p, CORE_E_MISSING_FIELD, "tokens", "token_types need tokens");
+        rc = jr_fail(p, CORE_E_MISSING_FIELD, "tokens", "token_types need tokens");
     if (rc == 0)
-        rc = read_ids(p, json_object_get(v, "tokens"), "tokens", &in->tokens, &in->n_tokens);
+        rc = jr_ids(p, json_object_get(v, "tokens"), "tokens", &in->tokens, &in->n_tokens);
     if (rc == 0 && types)
-        rc = read_ids(p, types, "token_types", &in->token_types, &n_types);
+        rc = jr_ids(p, types, "token_types", &in->token_types, &n_types);
     if (rc == 0 && types && n_types != in->n_tokens)
-        rc = fail(p, CORE_E_BAD_FIELD, "token_types", "%zu values for %zu tokens", n_types,
-                  in->n_tokens);
+        rc = jr_fail(p, CORE_E_BAD_FIELD, "token_types", "%zu values for %zu tokens", n_types,
+                     in->n_tokens);
     return rc;
 }
 
-static int read_input(struct parser *p, json_t *v, const char *name, struct task_input *in)
+static int read_input(struct json_reader *p, json_t *v, const char *name, struct task_input *in)
 {
-    struct parser inner = *p;
+    struct json_reader inner = *p;
     char path[96];
 
     if (json_is_string(v)) {
         in->form = TASK_TEXT;
-        return read_text(p, v, name, &in->text, &in->n_text);
+        return jr_text(p, v, name, &in->text, &in->n_text);
     }
     if (!json_is_object(v))
-        return fail(p, CORE_E_BAD_FIELD, name, "expected a string or an object");
+        return jr_fail(p, CORE_E_BAD_FIELD, name, "expected a string or an object");
     snprintf(path, sizeof(path), "%s%s.", p->path, name);
     inner.path = path;
     return read_input_object(&inner, v, in);
 }
 
-static int read_inputs(struct parser *p, const json_t *item, struct infer_item *it)
+static int read_inputs(struct json_reader *p, const json_t *item, struct infer_item *it)
 {
     json_t *one = json_object_get(item, "input"), *many = json_object_get(item, "inputs");
     int rc;
 
     if (!one && !many)
-        return fail(p, CORE_E_MISSING_FIELD, "input", "needed, or inputs");
+        return jr_fail(p, CORE_E_MISSING_FIELD, "input", "needed, or inputs");
     if (one && many)
-        return fail(p, CORE_E_BAD_FIELD, "inputs", "input and inputs exclude each other");
+        return jr_fail(p, CORE_E_BAD_FIELD, "inputs", "input and inputs exclude each other");
     if (many && (!json_is_array(many) || !json_array_size(many)))
-        return fail(p, CORE_E_BAD_FIELD, "inputs", "expected an array of at least one input");
+        return jr_fail(p, CORE_E_BAD_FIELD, "inputs", "expected an array of at least one input");
     it->is_inputs = many != NULL;
     it->n_inputs = many ? json_array_size(many) : 1;
     it->input = arena_alloc(p->a, it->n_inputs, sizeof(*it->input));
     if (!it->input)
-        return nomem(p);
+        return jr_nomem(p);
     if (one)
         return read_input(p, one, "input", &it->input[0]);
     for (size_t i = 0; i < it->n_inputs; i++) {
@@ -280,14 +194,15 @@ static int read_inputs(struct parser *p, const json_t *item, struct infer_item *
 }
 
 /* "name" or "name@version". */
-static int read_spec(struct parser *p, const json_t *v, const char *name, struct infer_spec *spec)
+int infer_read_spec(struct json_reader *p, const struct json_t *v, const char *name,
+                    struct infer_spec *spec)
 {
     const char *text = json_string_value(v), *at;
     char task[ADS_NAME_MAX + 1] = "";
     size_t n;
 
     if (!json_is_string(v))
-        return fail(p, CORE_E_BAD_FIELD, name, "expected a string");
+        return jr_fail(p, CORE_E_BAD_FIELD, name, "expected a string");
     at = strchr(text, '@');
     n = at ? (size_t)(at - text) : strlen(text);
     if (n <= ADS_NAME_MAX) {
@@ -295,56 +210,56 @@ static int read_spec(struct parser *p, const json_t *v, const char *name, struct
         task[n] = 0;
     }
     if (strlen(text) != json_string_length(v) || !ads_name_ok(task))
-        return fail(p, CORE_E_BAD_FIELD, name,
-                    "a task's name is a letter or digit and up to 127 of A-Z a-z 0-9 . _ -");
+        return jr_fail(p, CORE_E_BAD_FIELD, name,
+                       "a task's name is a letter or digit and up to 127 of A-Z a-z 0-9 . _ -");
     if (at) {
         if (!adapters_version_ok(at + 1))
-            return fail(p, CORE_E_BAD_FIELD, name, "a version is " ADAPTERS_VERSION_FORM);
+            return jr_fail(p, CORE_E_BAD_FIELD, name, "a version is " ADAPTERS_VERSION_FORM);
         spec->version = arena_text(p->a, at + 1, strlen(at + 1));
         if (!spec->version)
-            return nomem(p);
+            return jr_nomem(p);
     }
     spec->task = arena_text(p->a, task, strlen(task));
-    return spec->task ? 0 : nomem(p);
+    return spec->task ? 0 : jr_nomem(p);
 }
 
-static int read_specs(struct parser *p, const json_t *item, struct infer_item *it)
+static int read_specs(struct json_reader *p, const json_t *item, struct infer_item *it)
 {
     const json_t *one = json_object_get(item, "task"), *many = json_object_get(item, "tasks");
     int rc;
 
     if (!one && !many)
-        return fail(p, CORE_E_MISSING_FIELD, "task", "needed, or tasks");
+        return jr_fail(p, CORE_E_MISSING_FIELD, "task", "needed, or tasks");
     if (one && many)
-        return fail(p, CORE_E_BAD_FIELD, "tasks", "task and tasks exclude each other");
+        return jr_fail(p, CORE_E_BAD_FIELD, "tasks", "task and tasks exclude each other");
     if (many && (!json_is_array(many) || !json_array_size(many)))
-        return fail(p, CORE_E_BAD_FIELD, "tasks", "expected an array of at least one name");
+        return jr_fail(p, CORE_E_BAD_FIELD, "tasks", "expected an array of at least one name");
     it->is_tasks = many != NULL;
     it->n_specs = many ? json_array_size(many) : 1;
     it->spec = arena_alloc(p->a, it->n_specs, sizeof(*it->spec));
     if (!it->spec)
-        return nomem(p);
+        return jr_nomem(p);
     for (size_t i = 0; i < it->n_specs; i++) {
         char name[40] = "task";
 
         if (many)
             snprintf(name, sizeof(name), "tasks[%zu]", i);
-        rc = read_spec(p, many ? json_array_get(many, i) : one, name, &it->spec[i]);
+        rc = infer_read_spec(p, many ? json_array_get(many, i) : one, name, &it->spec[i]);
         if (rc < 0)
             return rc;
     }
     return 0;
 }
 
-static int read_item(struct parser *p, json_t *item, struct infer_item *it)
+static int read_item(struct json_reader *p, json_t *item, struct infer_item *it)
 {
     const json_t *stream, *params;
     char path[64];
     int rc;
 
     if (!json_is_object(item))
-        return fail(p, CORE_E_BAD_FIELD, "", "expected an object");
-    rc = check_names(p, item, ITEM_NAMES);
+        return jr_fail(p, CORE_E_BAD_FIELD, "", "expected an object");
+    rc = jr_names(p, item, ITEM_NAMES);
     if (rc == 0)
         rc = read_specs(p, item, it);
     if (rc == 0)
@@ -354,41 +269,41 @@ static int read_item(struct parser *p, json_t *item, struct infer_item *it)
     stream = json_object_get(item, "stream");
     params = json_object_get(item, "parameters");
     if (stream && !json_is_boolean(stream))
-        return fail(p, CORE_E_BAD_FIELD, "stream", "expected true or false");
+        return jr_fail(p, CORE_E_BAD_FIELD, "stream", "expected true or false");
     it->is_stream = json_is_true(stream);
     infer_params_init(&it->params);
     if (params) {
         if (!json_is_object(params))
-            return fail(p, CORE_E_BAD_FIELD, "parameters", "expected an object");
+            return jr_fail(p, CORE_E_BAD_FIELD, "parameters", "expected an object");
         snprintf(path, sizeof(path), "%sparameters.", p->path);
         rc = infer_params_read(&it->params, params, path, p->a, p->err);
         if (rc < 0)
             return rc;
     }
     if (it->is_stream && (p->path[0] || it->is_tasks || it->is_inputs || it->params.n > 1))
-        return fail(p, CORE_E_BAD_FIELD, "stream",
-                    "only one task with one input and n = 1 can be streamed");
+        return jr_fail(p, CORE_E_BAD_FIELD, "stream",
+                       "only one task with one input and n = 1 can be streamed");
     if (it->is_inputs && it->params.n > 1)
-        return fail(p, CORE_E_BAD_FIELD, "parameters.n", "n > 1 needs `input`, not `inputs`");
+        return jr_fail(p, CORE_E_BAD_FIELD, "parameters.n", "n > 1 needs `input`, not `inputs`");
     return 0;
 }
 
-static int read_requests(struct parser *p, json_t *root, const json_t *list, struct infer *in)
+static int read_requests(struct json_reader *p, json_t *root, const json_t *list, struct infer *in)
 {
-    int rc = check_names(p, root, "requests");
+    int rc = jr_names(p, root, "requests");
 
     if (rc < 0)
         return rc;
     if (!json_is_array(list) || !json_array_size(list))
-        return fail(p, CORE_E_BAD_FIELD, "requests", "expected an array of at least one object");
+        return jr_fail(p, CORE_E_BAD_FIELD, "requests", "expected an array of at least one object");
     in->is_requests = true;
     in->item = arena_alloc(p->a, json_array_size(list), sizeof(*in->item));
     if (!in->item)
-        return nomem(p);
+        return jr_nomem(p);
     in->n_items = json_array_size(list);
     for (size_t i = 0; i < in->n_items; i++) {
         struct infer_item *it = &in->item[i];
-        struct parser inner = {.a = p->a, .err = &it->err, .path = it->path};
+        struct json_reader inner = {.a = p->a, .err = &it->err, .path = it->path};
 
         snprintf(it->path, sizeof(it->path), "requests[%zu].", i);
         rc = read_item(&inner, json_array_get(list, i), it);
@@ -400,7 +315,7 @@ static int read_requests(struct parser *p, json_t *root, const json_t *list, str
     return 0;
 }
 
-static int check_size(struct parser *p, const struct infer *in, size_t max_items)
+static int check_size(struct json_reader *p, const struct infer *in, size_t max_items)
 {
     size_t n = 0;
 
@@ -412,43 +327,64 @@ static int check_size(struct parser *p, const struct infer *in, size_t max_items
             continue;
         if (__builtin_mul_overflow(it->n_specs, it->n_inputs, &jobs) ||
             __builtin_mul_overflow(jobs, it->params.n, &jobs) || jobs > max_items - n)
-            return fail(p, CORE_E_BAD_FIELD, in->is_requests ? "requests" : "inputs",
-                        "more than %zu inputs in one call, every task counted", max_items);
+            return jr_fail(p, CORE_E_BAD_FIELD,
+                           in->is_requests ? "requests" : in->dialect->names.inputs,
+                           "more than %zu inputs in one call, every task counted", max_items);
         n += jobs;
     }
     return 0;
 }
 
-int infer_parse(struct infer *in, const char *body, size_t n_body, size_t max_items,
-                struct arena *a, struct core_err *err)
+/* Ours: one item, or `requests`. */
+static int read_root(struct json_reader *p, const struct infer_source *src, json_t *root,
+                     struct infer *in)
 {
-    struct parser p = {.a = a, .err = err, .path = ""};
     const json_t *list;
+    int rc = jr_names(p, root, "requests " ITEM_NAMES);
+
+    (void)src;
+    if (rc < 0)
+        return rc;
+    list = json_object_get(root, "requests");
+    if (list)
+        return read_requests(p, root, list, in);
+    in->item = arena_alloc(p->a, 1, sizeof(*in->item));
+    in->n_items = in->item != NULL;
+    return in->item ? read_item(p, root, in->item) : jr_nomem(p);
+}
+
+const struct infer_dialect infer_dialect = {
+    .names = {.task = "task", .input = "input", .inputs = "inputs", .params = "parameters."},
+    .read = read_root,
+    .write = infer_write,
+    .piece = infer_stream_piece,
+    .end = infer_stream_end,
+};
+
+int infer_parse(struct infer *in, const struct infer_source *src, struct arena *a,
+                struct core_err *err)
+{
+    struct json_reader p = {.a = a, .err = err, .path = ""};
     json_error_t at;
     json_t *root;
     int rc;
 
-    root = json_loadb(body ? body : "", n_body, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
+    root = json_loadb(src->body ? src->body : "", src->n_json,
+                      JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
     if (!root)
         return json_error_code(&at) == json_error_out_of_memory
-                   ? nomem(&p)
+                   ? jr_nomem(&p)
                    : core_err_set(err, CORE_E_BAD_JSON,
                                   "the body cannot be read as JSON: %.120s (line %d, column %d)",
                                   at.text, at.line, at.column);
     if (!json_is_object(root))
         rc = core_err_set(err, CORE_E_BAD_JSON, "the body is not a JSON object");
     else
-        rc = check_names(&p, root, "requests " ITEM_NAMES);
-    list = json_object_get(root, "requests");
-    if (rc == 0 && list) {
-        rc = read_requests(&p, root, list, in);
-    } else if (rc == 0) {
-        in->item = arena_alloc(a, 1, sizeof(*in->item));
-        in->n_items = in->item != NULL;
-        rc = in->item ? read_item(&p, root, in->item) : nomem(&p);
-    }
+        rc = in->dialect->read(&p, src, root, in);
+    for (size_t i = 0; i < in->n_items; i++)
+        in->item[i].names = &in->dialect->names;
     if (rc == 0)
-        rc = check_size(&p, in, max_items);
+        rc = check_size(&p, in, src->max_items);
     json_decref(root);
     return rc;
 }

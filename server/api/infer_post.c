@@ -9,13 +9,16 @@
  * Between them the connection is suspended. `input`, `inputs` and `tasks` succeed or
  * fail as a whole; each of `requests` stands alone. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "adapters_store/ads_store.h"
 #include "core/base/lock.h"
 #include "core/delta/delta.h"
 #include "core/engine/engine.h"
+#include "core/model/model.h"
 #include "server/api/infer.h"
+#include "server/dialects/dialect.h"
 #include "server/http/media.h"
 #include "server/json_writer.h"
 #include "server/request.h"
@@ -127,7 +130,7 @@ static enum srv_outcome on_finished(struct srv_request *r)
         collect_errors(r, &in->item[i]);
     if (!in->is_requests && in->item[0].err.code)
         return answer_error(r, &in->item[0].err);
-    infer_write(&w, r, in);
+    in->dialect->write(&w, r, in);
     if (!in->is_requests && in->item[0].err.code) {
         core_buf_release(&body);
         return answer_error(r, &in->item[0].err);
@@ -221,13 +224,14 @@ static enum srv_outcome on_acquired(struct srv_request *r)
 
 /* ---- the beginning --------------------------------------------------------------------- */
 
-static int check_type(const struct srv_request *r, struct core_err *err)
+static int check_type(const struct srv_request *r, bool has_binary, struct core_err *err)
 {
     const char *type = http_header(r, "Content-Type");
 
     /* `curl -d` sends JSON under the type of a form unless told otherwise. */
     if (type && !http_is_media_type(type, "application/json") &&
-        !http_is_media_type(type, "application/x-www-form-urlencoded"))
+        !http_is_media_type(type, "application/x-www-form-urlencoded") &&
+        !(has_binary && http_is_media_type(type, "application/octet-stream")))
         return core_err_set(err, CORE_E_MEDIA_TYPE, "the body must be application/json");
     return 0;
 }
@@ -238,7 +242,47 @@ static void set_label(struct srv_request *r, const struct infer *in)
         snprintf(r->label, sizeof(r->label), "%s", in->item[0].spec[0].task);
 }
 
+/* Bytes of the body that are JSON: all, unless a dialect puts tensors behind them. */
+static int json_bytes(const struct srv_request *r, const struct infer_dialect *d, size_t *n,
+                      struct core_err *err)
+{
+    static const char name[] = "Inference-Header-Content-Length";
+    const char *text = d->has_binary ? http_header(r, name) : NULL;
+    char *end;
+
+    *n = r->body.n;
+    if (!text)
+        return 0;
+    *n = strtoul(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end || *n > r->body.n)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, name,
+                                  "%s: expected a number of bytes of the body", name);
+    return 0;
+}
+
+static int parse(struct srv_request *r, struct infer *in, struct core_err *err)
+{
+    struct infer_source src = {
+        .body = r->body.p,
+        .n_body = r->body.n,
+        .max_items = r->srv->cfg.max_items,
+        .base_name = model_config(r->srv->model)->name,
+        .task = r->task,
+        .version = r->version,
+    };
+    int rc = check_type(r, in->dialect->has_binary, err);
+
+    if (rc == 0)
+        rc = json_bytes(r, in->dialect, &src.n_json, err);
+    return rc < 0 ? rc : infer_parse(in, &src, &r->arena, err);
+}
+
 enum srv_outcome srv_infer_post(struct srv_request *r)
+{
+    return infer_begin(r, &infer_dialect);
+}
+
+enum srv_outcome infer_begin(struct srv_request *r, const struct infer_dialect *d)
 {
     struct infer *in = arena_alloc(&r->arena, 1, sizeof(*in));
     struct core_err err = {0};
@@ -251,9 +295,8 @@ enum srv_outcome srv_infer_post(struct srv_request *r)
     r->state = in;
     r->state_free = infer_release;
     r->account = account;
-    rc = check_type(r, &err);
-    if (rc == 0)
-        rc = infer_parse(in, r->body.p, r->body.n, r->srv->cfg.max_items, &r->arena, &err);
+    in->dialect = d;
+    rc = parse(r, in, &err);
     http_body_release(&r->body);
     if (rc < 0)
         return answer_error(r, &err);

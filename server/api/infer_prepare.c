@@ -16,6 +16,7 @@
 #include "core/engine/engine.h"
 #include "core/model/model.h"
 #include "server/api/infer.h"
+#include "server/dialects/dialect.h"
 #include "server/executor.h"
 #include "server/request.h"
 #include "server/srv.h"
@@ -30,7 +31,8 @@ enum {
 void infer_fail_at(const struct infer_item *it, size_t i, const struct core_err *why,
                    struct core_err *err)
 {
-    const char *part = why->param;
+    const struct infer_names *names = it->names;
+    const char *part = why->param, *rest = part + strcspn(part, ".");
     const bool is_input = !strncmp(part, "input", 5) && (!part[5] || part[5] == '.');
     char path[sizeof(err->param)], index[24] = "";
 
@@ -39,9 +41,18 @@ void infer_fail_at(const struct infer_item *it, size_t i, const struct core_err 
         return;
     }
     if (is_input && it->is_inputs)
-        snprintf(index, sizeof(index), "s[%zu]", i);
+        snprintf(index, sizeof(index), "[%zu]", i);
+    if (names->is_flat) /* ".messages[2].role" -> "[2].role" */
+        rest += strcspn(rest, "[");
     if (is_input)
-        snprintf(path, sizeof(path), "%sinput%s%s", it->path, index, part + 5);
+        snprintf(path, sizeof(path), "%s%s%s%s", it->path,
+                 it->is_inputs ? names->inputs : names->input, index, rest);
+    else if (!strcmp(part, "inputs"))
+        snprintf(path, sizeof(path), "%s%s", it->path, names->inputs);
+    else if (!strcmp(part, "task"))
+        snprintf(path, sizeof(path), "%s%s", it->path, names->task);
+    else if (!strncmp(part, "parameters.", 11))
+        snprintf(path, sizeof(path), "%s%s%s", it->path, names->params, part + 11);
     else
         snprintf(path, sizeof(path), "%s%s", it->path, part);
     core_err_set_param(err, why->code, path, "%s: %s", path, why->msg);
@@ -50,7 +61,8 @@ void infer_fail_at(const struct infer_item *it, size_t i, const struct core_err 
 /* ---- limits -------------------------------------------------------------------------- */
 
 /* The defaults of the task's task.json under what the request says. */
-static int merge_params(struct infer_call *call, struct core_err *err)
+static int merge_params(const struct infer_dialect *dialect, struct infer_call *call,
+                        struct core_err *err)
 {
     const char *text = call->delta->task.parameters_json;
     struct srv_request *r = call->r;
@@ -60,6 +72,8 @@ static int merge_params(struct infer_call *call, struct core_err *err)
     int rc;
 
     infer_params_init(&call->params);
+    if (dialect->init)
+        dialect->init(&call->params);
     if (text) {
         root = json_loads(text, JSON_REJECT_DUPLICATES, &at);
         rc = infer_params_read(&call->params, root, "parameters.", &r->arena, &why);
@@ -346,18 +360,21 @@ static int settle_call(struct infer_call *call, struct core_err *err)
     return 0;
 }
 
-static int settle_params(struct infer_call *call, struct core_err *err)
+static int settle_params(const struct infer_dialect *dialect, struct infer_call *call,
+                         struct core_err *err)
 {
     const struct infer_item *it = call->item;
     const bool is_generation = call->delta->head.kind == DELTA_GENERATION;
     struct core_err why = {0};
-    int rc = merge_params(call, err);
+    int rc = merge_params(dialect, call, err);
 
     if (rc < 0)
         return rc;
-    if (!is_generation || it->is_inputs || it->is_stream)
+    if (!is_generation || (!dialect->has_many && (it->is_inputs || it->is_stream)))
         call->params.n = 1; /* a default of the task.json does not apply here */
-    if (!is_generation && it->is_stream)
+    if (dialect->check)
+        rc = dialect->check(call, &why);
+    if (rc == 0 && !is_generation && it->is_stream)
         rc = core_err_set_param(&why, CORE_E_WRONG_KIND, "stream", "a task of kind %s has none",
                                 delta_kind_text(call->delta->head.kind));
     if (rc == 0) /* <= max_items jobs; asked before they take memory */
@@ -371,7 +388,7 @@ static int prepare_call(struct infer *in, struct infer_item *it, struct infer_ca
                         struct core_err *err)
 {
     struct core_err why = {0};
-    int rc = settle_params(call, err);
+    int rc = settle_params(in->dialect, call, err);
 
     if (rc == 0)
         rc = encode_inputs(call, it, err);

@@ -11,6 +11,7 @@
 #include "core/engine/engine.h"
 #include "core/model/model.h"
 #include "server/api/infer.h"
+#include "server/dialects/dialect.h"
 #include "server/request.h"
 #include "server/srv.h"
 
@@ -95,7 +96,7 @@ static void name_task(const struct infer_item *it, size_t j, struct core_err *er
     if (it->is_tasks)
         snprintf(err->param, sizeof(err->param), "%stasks[%zu]", it->path, j);
     else
-        snprintf(err->param, sizeof(err->param), "%stask", it->path);
+        snprintf(err->param, sizeof(err->param), "%s%s", it->path, it->names->task);
 }
 
 int infer_acquire(struct srv_request *r, struct infer *in, struct core_err *err)
@@ -149,6 +150,7 @@ static void note_logprobs(struct infer_job *j, const struct engine_token *t)
 
     if (!n)
         return;
+    core_lock(&j->call->r->sync.lock); /* of a stream, the HTTP thread reads them meanwhile */
     core_buf_add(&j->logprobs, &l, sizeof(l));
     for (unsigned i = 0; i < n; i++) {
         l = (struct infer_logprob){.id = -1};
@@ -156,6 +158,7 @@ static void note_logprobs(struct infer_job *j, const struct engine_token *t)
             l = (struct infer_logprob){.id = t->top_id[i], .logprob = t->top_logprob[i]};
         core_buf_add(&j->logprobs, &l, sizeof(l));
     }
+    core_unlock(&j->call->r->sync.lock);
 }
 
 bool infer_on_token(void *arg, const struct engine_token *t)
@@ -350,4 +353,6 @@ void infer_release(struct srv_request *r)
         infer_texts_release(&in->item[i]);
     }
     core_buf_release(&in->event);
+    core_buf_release(&in->text);
+    core_buf_release(&in->logprobs);
 }

@@ -291,7 +291,7 @@ static int check_head(const struct http_door *d, struct srv_request *r, const ch
     char allow[64];
     int rc;
 
-    r->route = srv_route_find(method, path, r->task, allow, err);
+    r->route = srv_route_find(method, path, r->task, r->version, allow, err);
     if (r->route && d->is_admin && r->route->needs_ready) {
         r->route = NULL;
         core_err_set(err, CORE_E_UNKNOWN_ROUTE, "the admin port has no such route");

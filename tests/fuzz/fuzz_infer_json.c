@@ -8,6 +8,7 @@
 #include "core/base/utf8.h"
 #include "server/api/infer.h"
 #include "server/arena.h"
+#include "server/dialects/dialect.h"
 #include "server/http/reply.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -48,8 +49,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct arena a = {0};
     struct core_err err = {0};
     size_t n_jobs = 0;
+    const struct infer_source src = {.body = (const char *)data,
+                                     .n_body = n,
+                                     .n_json = n,
+                                     .max_items = ITEMS_MAX,
+                                     .task = "",
+                                     .version = ""};
 
-    if (infer_parse(&in, (const char *)data, n, ITEMS_MAX, &a, &err) < 0) {
+    in.dialect = &infer_dialect;
+    if (infer_parse(&in, &src, &a, &err) < 0) {
         check(srv_status_of(err.code) == 400 && err.msg[0]);
     } else {
         for (size_t i = 0; i < in.n_items; i++) {

@@ -7,12 +7,23 @@
 #include "core/base/file.h"
 #include "server/api/infer.h"
 #include "server/arena.h"
+#include "server/dialects/dialect.h"
 
 Suite *infer_parse_suite(void);
 
+static int parse_n(struct infer *in, const char *text, size_t n, size_t max_items, struct arena *a,
+                   struct core_err *err)
+{
+    const struct infer_source src = {
+        .body = text, .n_body = n, .n_json = n, .max_items = max_items, .task = "", .version = ""};
+
+    in->dialect = &infer_dialect;
+    return infer_parse(in, &src, a, err);
+}
+
 static int parse(struct infer *in, const char *text, struct arena *a, struct core_err *err)
 {
-    return infer_parse(in, text, strlen(text), 100, a, err);
+    return parse_n(in, text, strlen(text), 100, a, err);
 }
 
 START_TEST(every_form_of_input_is_read)
@@ -240,7 +251,7 @@ START_TEST(the_number_of_jobs_is_limited)
 
     static const char body[] = "{\"tasks\": [\"a\", \"b\"], \"inputs\": [\"x\", \"y\"]}";
 
-    ck_assert_int_eq(infer_parse(&in, body, sizeof(body) - 1, 3, &a, &err), CORE_E_BAD_FIELD);
+    ck_assert_int_eq(parse_n(&in, body, sizeof(body) - 1, 3, &a, &err), CORE_E_BAD_FIELD);
     ck_assert_str_eq(err.param, "inputs");
     arena_release(&a);
 }
