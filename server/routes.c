@@ -10,6 +10,12 @@
 static const struct srv_route routes[] = {
     /* inference */
     {"POST", "/v1/infer", srv_infer_post, NULL, SRV_BODY_JSON, true},
+    /* inference as OpenAI's clients ask for it */
+    {"GET", "/v1/models", srv_models_list_get, NULL, SRV_BODY_NONE, true},
+    {"GET", "/v1/models/{model}", srv_models_get, NULL, SRV_BODY_NONE, true},
+    {"POST", "/v1/completions", srv_completions_post, NULL, SRV_BODY_JSON, true},
+    {"POST", "/v1/chat/completions", srv_chat_completions_post, NULL, SRV_BODY_JSON, true},
+    {"POST", "/v1/embeddings", srv_embeddings_post, NULL, SRV_BODY_JSON, true},
     /* adapters */
     {"GET", "/v1/adapters", srv_adapters_list_get, "limit after state", SRV_BODY_NONE, true},
     {"GET", "/v1/adapters/{task}", srv_adapters_get, NULL, SRV_BODY_NONE, true},

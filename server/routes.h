@@ -36,6 +36,12 @@ const struct srv_route *srv_route_find(const char *method, const char *path,
 
 /* The endpoints, each in the file of its name under server/api/. */
 enum srv_outcome srv_infer_post(struct srv_request *r);
+/* Those of other APIs, under server/dialects/. */
+enum srv_outcome srv_models_list_get(struct srv_request *r);
+enum srv_outcome srv_models_get(struct srv_request *r);
+enum srv_outcome srv_completions_post(struct srv_request *r);
+enum srv_outcome srv_chat_completions_post(struct srv_request *r);
+enum srv_outcome srv_embeddings_post(struct srv_request *r);
 enum srv_outcome srv_adapters_list_get(struct srv_request *r);
 enum srv_outcome srv_adapters_get(struct srv_request *r);
 enum srv_outcome srv_adapters_put(struct srv_request *r);
