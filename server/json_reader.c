@@ -29,6 +29,25 @@ int jr_nomem(struct json_reader *p)
     return core_err_nomem(p->err, "request");
 }
 
+int jr_root(struct json_reader *p, const char *text, size_t n, json_t **root)
+{
+    json_error_t at;
+    json_t *j = json_loadb(text ? text : "", n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
+
+    if (!j && json_error_code(&at) == json_error_out_of_memory)
+        return jr_nomem(p);
+    if (!j)
+        return core_err_set(p->err, CORE_E_BAD_JSON,
+                            "the body cannot be read as JSON: %.120s (line %d, column %d)", at.text,
+                            at.line, at.column);
+    if (!json_is_object(j)) {
+        json_decref(j);
+        return core_err_set(p->err, CORE_E_BAD_JSON, "the body is not a JSON object");
+    }
+    *root = j;
+    return 0;
+}
+
 int jr_names(struct json_reader *p, json_t *object, const char *allowed)
 {
     const char *name;

@@ -30,6 +30,10 @@ int jr_fail(struct json_reader *p, int code, const char *name, const char *fmt, 
     __attribute__((format(printf, 4, 5)));
 int jr_nomem(struct json_reader *p);
 
+/* JSON text of a body to its root, an object; json_decref(). CORE_E_BAD_JSON. A tree takes up to
+ * seventy times the memory of its text: free it before the handler returns. */
+int jr_root(struct json_reader *p, const char *text, size_t n, struct json_t **root);
+
 /* The object has no other members than those of `allowed`, separated by spaces. Those that
  * are null go: from here on they are as if they were not there. */
 int jr_names(struct json_reader *p, struct json_t *object, const char *allowed);

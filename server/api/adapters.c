@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "core/base/lock.h"
 #include "core/delta/delta.h"
 #include "server/json_writer.h"
 #include "server/srv.h"
@@ -77,59 +76,9 @@ bool adapters_version_ok(const char *text)
     return n >= 8 && n <= ADS_VERSION_LEN && strspn(text, "0123456789abcdef") == n;
 }
 
-static void run(void *arg)
-{
-    struct adapters_work *w = arg;
-    struct srv_request *r = w->r;
-    bool must_resume;
-
-    w->rc = w->work(w);
-    core_lock(&r->sync.lock);
-    w->is_done = true;
-    must_resume = srv_request_wake_locked(r);
-    core_unlock(&r->sync.lock);
-    if (must_resume)
-        http_resume(r);
-    srv_request_unref(r);
-}
-
-static enum srv_outcome on_done(struct srv_request *r)
-{
-    struct adapters_work *w = r->state;
-    struct core_err err = {0};
-    bool is_done;
-    int stop_code;
-
-    core_lock(&r->sync.lock);
-    is_done = w->is_done;
-    stop_code = r->sync.stop_code;
-    core_unlock(&r->sync.lock);
-    if (!is_done && !stop_code)
-        return SRV_WAIT;
-    if (!is_done) { /* the work goes on without us */
-        srv_request_stop_err(stop_code, &err);
-        srv_reply_error(r, &err);
-    } else if (w->rc < 0) {
-        srv_reply_error(r, &w->err);
-    } else {
-        w->answer(w);
-    }
-    return SRV_ANSWERED;
-}
-
 enum srv_outcome adapters_run(struct srv_request *r, struct adapters_work *w)
 {
-    struct core_err err = {0};
-
-    w->r = r;
-    r->next = on_done;
-    srv_request_ref(r);
-    if (ads_run_async(r->srv->store, run, w, &err) < 0) {
-        srv_request_unref(r);
-        srv_reply_error(r, &err);
-        return SRV_ANSWERED;
-    }
-    return SRV_WAIT;
+    return srv_work_start(r, &w->run, SRV_WORK_DISK);
 }
 
 void adapters_state_free(struct srv_request *r)

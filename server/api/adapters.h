@@ -5,7 +5,7 @@
 
 #include "adapters_store/ads_store.h"
 #include "core/base/buf.h"
-#include "server/request.h"
+#include "server/work.h"
 
 struct json_writer;
 
@@ -18,18 +18,11 @@ void adapters_write(struct json_writer *w, const struct ads_info *info,
 bool adapters_version_ok(const char *text);
 #define ADAPTERS_VERSION_FORM "8 to 64 lower-case hex digits"
 
-/* Disk work of an endpoint, on a worker of the store while the connection is
- * suspended. Lives in the request's arena; free what `work` made in state_free. */
+/* Disk work of an endpoint (server/work.h), and the adapter that it is about. */
 struct adapters_work {
-    struct srv_request *r;
-    int (*work)(struct adapters_work *w); /* fills info and returns 0, or err and < 0 */
-    void (*answer)(struct adapters_work *w);
+    struct srv_work run; /* first: r->state */
     struct ads_info info;
-    struct core_err err;
-    int rc;       /* of `work` */
-    bool is_done; /* sync.lock of the request */
 };
-/* Starts r->state's work; `answer` runs on the HTTP thread when it has succeeded. */
 enum srv_outcome adapters_run(struct srv_request *r, struct adapters_work *w);
 void adapters_state_free(struct srv_request *r);
 

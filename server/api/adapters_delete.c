@@ -13,12 +13,12 @@ struct del {
     const char *version;       /* NULL: the task */
 };
 
-static int delete_work(struct adapters_work *w)
+static int delete_work(struct srv_work *w)
 {
     return ads_delete(w->r->srv->store, w->r->task, ((struct del *)w)->version, &w->err);
 }
 
-static void delete_answer(struct adapters_work *w)
+static void delete_answer(struct srv_work *w)
 {
     srv_reply_empty(w->r, 204);
 }
@@ -56,8 +56,8 @@ enum srv_outcome srv_adapters_delete(struct srv_request *r)
         srv_reply_error(r, &err);
         return SRV_ANSWERED;
     }
-    d->work.work = delete_work;
-    d->work.answer = delete_answer;
+    d->work.run.work = delete_work;
+    d->work.run.answer = delete_answer;
     r->state = d;
     r->state_free = adapters_state_free;
     snprintf(r->label, sizeof(r->label), "%s", r->task);

@@ -21,7 +21,7 @@ struct put {
     struct core_buf ignored;
 };
 
-static int put_work(struct adapters_work *w)
+static int put_work(struct srv_work *w)
 {
     struct put *p = (struct put *)w;
     struct srv_request *r = w->r;
@@ -39,7 +39,7 @@ static int put_work(struct adapters_work *w)
     if (rc == 0)
         rc = infer_params_check(pick.file, pick.n, &w->err);
     if (rc == 0)
-        rc = ads_put(r->srv->store, r->task, pick.file, pick.n, &p->opt, &w->info, &w->err);
+        rc = ads_put(r->srv->store, r->task, pick.file, pick.n, &p->opt, &p->work.info, &w->err);
     if (rc == 0) {
         p->ignored = pick.ignored;
         pick.ignored = (struct core_buf){0};
@@ -49,18 +49,18 @@ static int put_work(struct adapters_work *w)
     return rc;
 }
 
-static void put_answer(struct adapters_work *w)
+static void put_answer(struct srv_work *w)
 {
     const struct put *p = (struct put *)w;
     struct core_buf body = {0};
     struct json_writer jw = {.out = &body};
     char etag[ADS_VERSION_LEN + 3];
 
-    adapters_write(&jw, &w->info, &p->ignored);
-    snprintf(etag, sizeof(etag), "\"%s\"", w->info.version);
+    adapters_write(&jw, &p->work.info, &p->ignored);
+    snprintf(etag, sizeof(etag), "\"%s\"", p->work.info.version);
     if (!p->opt.is_dry_run)
         srv_reply_header(w->r, "ETag", etag);
-    srv_reply_json(w->r, w->info.is_new && !p->opt.is_dry_run ? 201 : 200, &body, &jw);
+    srv_reply_json(w->r, p->work.info.is_new && !p->opt.is_dry_run ? 201 : 200, &body, &jw);
 }
 
 /* A tar is known by its bytes, so several media types will do. */
@@ -165,8 +165,8 @@ enum srv_outcome srv_adapters_put(struct srv_request *r)
         srv_reply_error(r, &err);
         return SRV_ANSWERED;
     }
-    p->work.work = put_work;
-    p->work.answer = put_answer;
+    p->work.run.work = put_work;
+    p->work.run.answer = put_answer;
     r->state = p;
     r->state_free = put_free;
     snprintf(r->label, sizeof(r->label), "%s", r->task);

@@ -365,22 +365,12 @@ int infer_parse(struct infer *in, const struct infer_source *src, struct arena *
                 struct core_err *err)
 {
     struct json_reader p = {.a = a, .err = err, .path = ""};
-    json_error_t at;
     json_t *root;
-    int rc;
+    int rc = jr_root(&p, src->body, src->n_json, &root);
 
-    root = json_loadb(src->body ? src->body : "", src->n_json,
-                      JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
-    if (!root)
-        return json_error_code(&at) == json_error_out_of_memory
-                   ? jr_nomem(&p)
-                   : core_err_set(err, CORE_E_BAD_JSON,
-                                  "the body cannot be read as JSON: %.120s (line %d, column %d)",
-                                  at.text, at.line, at.column);
-    if (!json_is_object(root))
-        rc = core_err_set(err, CORE_E_BAD_JSON, "the body is not a JSON object");
-    else
-        rc = in->dialect->read(&p, src, root, in);
+    if (rc < 0)
+        return rc;
+    rc = in->dialect->read(&p, src, root, in);
     for (size_t i = 0; i < in->n_items; i++)
         in->item[i].names = &in->dialect->names;
     if (rc == 0)
