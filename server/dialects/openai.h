@@ -36,6 +36,9 @@ int openai_read_encoding(struct json_reader *p, const struct json_t *root, struc
 int openai_read_limits(struct json_reader *p, const struct json_t *root, struct infer_params *out);
 #define OPENAI_LIMIT_NAMES "truncate timeout priority user"
 
+/* The member `messages`. */
+int openai_read_messages(struct json_reader *p, const struct json_t *root, struct task_input *in);
+
 /* Kinds generation only, and text must come out. */
 int openai_check_generation(const struct infer_call *call, struct core_err *err);
 

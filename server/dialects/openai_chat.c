@@ -70,7 +70,7 @@ static int read_message(struct json_reader *p, json_t *v, size_t i, struct task_
     return jr_needed_text(&inner, v, "content", &m->content);
 }
 
-static int read_messages(struct json_reader *p, const json_t *root, struct task_input *in)
+int openai_read_messages(struct json_reader *p, const json_t *root, struct task_input *in)
 {
     const json_t *v = json_object_get(root, "messages");
     const size_t n = json_array_size(v);
@@ -127,7 +127,7 @@ static int read_chat(struct json_reader *p, const struct infer_source *src, json
         return CORE_E_NOMEM;
     rc = openai_read_form(p, src, root, true, in);
     if (rc == 0)
-        rc = read_messages(p, root, in->item->input);
+        rc = openai_read_messages(p, root, in->item->input);
     if (rc == 0)
         rc = openai_read_generation(p, root, in);
     if (rc == 0)

@@ -9,6 +9,7 @@
 #include "core/base/log.h"
 #include "server/json_writer.h"
 #include "server/request.h"
+#include "server/routes.h"
 
 const char srv_reply_short_of_memory[] =
     "{\"error\":{\"type\":\"server_error\",\"code\":\"internal\",\"message\":\"out of memory\","
@@ -191,7 +192,13 @@ void srv_reply_error(struct srv_request *r, const struct core_err *err)
     r->reply.read = NULL;
     jw_object(&w);
     jw_key(&w, "error");
-    srv_write_error(&w, err);
+    if (r->route && r->route->has_text_errors) {
+        jw_cstr(&w, err->msg[0] ? err->msg : core_code_text(err->code));
+        jw_key(&w, "code");
+        jw_cstr(&w, core_code_text(err->code));
+    } else {
+        srv_write_error(&w, err);
+    }
     jw_object_end(&w);
     r->reply.status = srv_status_of(err->code);
     r->reply.code = err->code;

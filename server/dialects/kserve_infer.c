@@ -1,0 +1,575 @@
+/* server/dialects/kserve_infer.c - POST /v2/models/{task}[/versions/{version}]/infer: tensors in
+ * (kserve.h), as JSON or as bytes behind it (the binary tensor data extension), tensors out as
+ * JSON, whatever the request prefers. The request's `parameters` are those of POST /v1/infer. */
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/alloc.h"
+#include "core/base/err.h"
+#include "core/base/utf8.h"
+#include "core/delta/delta.h"
+#include "core/engine/engine.h"
+#include "core/task/task.h"
+#include "server/api/adapters.h"
+#include "server/arena.h"
+#include "server/dialects/dialect.h"
+#include "server/dialects/kserve.h"
+#include "server/json_writer.h"
+#include "server/routes.h"
+
+enum { DIMS_MAX = 2 };
+
+struct kserve_form {         /* infer.form */
+    const char *id;          /* or NULL */
+    const char *name;        /* of the model, as the path has it */
+    const char *const *want; /* [n_want] outputs; none: the default ones */
+    size_t n_want;
+};
+
+/* ---- tensors ------------------------------------------------------------------------- */
+
+struct kserve_tensor {
+    char path[40]; /* "inputs[2]." */
+    const char *name, *datatype;
+    size_t shape[DIMS_MAX];
+    unsigned n_dims;
+    size_t n;           /* elements */
+    const json_t *data; /* or, if NULL: */
+    const unsigned char *bytes;
+    size_t n_bytes;
+};
+
+/* What is left of the bytes behind the JSON. */
+struct tail {
+    const unsigned char *p;
+    size_t n;
+};
+
+static int read_shape(struct json_reader *p, const json_t *v, struct kserve_tensor *t)
+{
+    t->n_dims = (unsigned)json_array_size(v);
+    t->n = 1;
+    if (t->n_dims < 1 || t->n_dims > DIMS_MAX)
+        return jr_fail(p, CORE_E_BAD_FIELD, "shape", "expected an array of one or two sizes");
+    for (unsigned i = 0; i < t->n_dims; i++) {
+        const json_t *one = json_array_get(v, i);
+        const json_int_t size = json_integer_value(one);
+
+        if (!json_is_integer(one) || size < 0 || size > INT32_MAX)
+            return jr_fail(p, CORE_E_BAD_FIELD, "shape", "expected an array of one or two sizes");
+        t->shape[i] = (size_t)size;
+        t->n *= (size_t)size;
+    }
+    return 0;
+}
+
+static int read_place(struct json_reader *p, json_t *v, struct kserve_tensor *t, struct tail *tail)
+{
+    json_t *params = json_object_get(v, "parameters");
+    const json_t *size = json_object_get(params, "binary_data_size");
+    struct json_reader inner = {.a = p->a, .err = p->err, .path = "parameters."};
+    const json_int_t n = json_integer_value(size);
+    int rc;
+
+    if (params && !json_is_object(params))
+        return jr_fail(p, CORE_E_BAD_FIELD, "parameters", "expected an object");
+    rc = params ? jr_names(&inner, params, "binary_data_size") : 0;
+    if (rc < 0)
+        return rc;
+    t->data = json_object_get(v, "data");
+    if (t->data && size)
+        return jr_fail(p, CORE_E_BAD_FIELD, "data", "data and binary_data_size exclude each other");
+    if (!t->data && !size)
+        return jr_fail(p, CORE_E_MISSING_FIELD, "data", "needed");
+    if (size && (!json_is_integer(size) || n < 0 || (uint64_t)n > tail->n))
+        return jr_fail(p, CORE_E_BAD_FIELD, "parameters.binary_data_size",
+                       "the body has %zu such bytes left", tail->n);
+    if (size) {
+        t->bytes = tail->p;
+        t->n_bytes = (size_t)n;
+        tail->p += n;
+        tail->n -= (size_t)n;
+    }
+    return 0;
+}
+
+static int read_tensor(struct json_reader *p, json_t *v, size_t i, struct kserve_tensor *t,
+                       struct tail *tail)
+{
+    struct json_reader inner = *p;
+    int rc;
+
+    snprintf(t->path, sizeof(t->path), "inputs[%zu].", i);
+    inner.path = t->path;
+    if (!json_is_object(v))
+        return jr_fail(&inner, CORE_E_BAD_FIELD, "", "expected an object");
+    rc = jr_names(&inner, v, "name shape datatype data parameters");
+    if (rc == 0)
+        rc = jr_needed_text(&inner, v, "name", &t->name);
+    if (rc == 0)
+        rc = jr_needed_text(&inner, v, "datatype", &t->datatype);
+    if (rc == 0)
+        rc = read_shape(&inner, json_object_get(v, "shape"), t);
+    return rc < 0 ? rc : read_place(&inner, v, t, tail);
+}
+
+/* Elements of nested arrays in order, at most t->n of them. */
+static int flatten(const json_t *v, const json_t **out, size_t max, size_t *n, unsigned depth)
+{
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *one = json_array_get(v, i);
+
+        if (json_is_array(one) && depth + 1 < DIMS_MAX) {
+            if (flatten(one, out, max, n, depth + 1) < 0)
+                return -1;
+        } else if (*n == max || json_is_array(one)) {
+            return -1;
+        } else {
+            out[(*n)++] = one;
+        }
+    }
+    return 0;
+}
+
+static int elements(struct json_reader *p, const struct kserve_tensor *t, const json_t ***out)
+{
+    size_t n = 0;
+
+    if (!json_is_array(t->data) || t->n > json_array_size(t->data) * (size_t)INT32_MAX)
+        return jr_fail(p, CORE_E_BAD_FIELD, "data", "expected an array");
+    /* a shape may promise any number; what is there is counted first */
+    for (size_t i = 0; i < json_array_size(t->data); i++)
+        n += json_is_array(json_array_get(t->data, i)) ? json_array_size(json_array_get(t->data, i))
+                                                       : 1;
+    if (n != t->n)
+        return jr_fail(p, CORE_E_BAD_FIELD, "data", "%zu elements for a shape of %zu", n, t->n);
+    *out = arena_alloc(p->a, n, sizeof(**out));
+    if (!*out)
+        return jr_nomem(p);
+    n = 0;
+    if (flatten(t->data, *out, t->n, &n, 0) < 0 || n != t->n)
+        return jr_fail(p, CORE_E_BAD_FIELD, "data", "expected at most two levels of arrays");
+    return 0;
+}
+
+static uint32_t little32(const unsigned char *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* ---- texts --------------------------------------------------------------------------- */
+
+static void set_text(struct task_input *x, bool is_pair, const char *text, size_t n)
+{
+    x->form = is_pair ? TASK_PAIR : TASK_TEXT;
+    *(is_pair ? &x->text_pair : &x->text) = text;
+    *(is_pair ? &x->n_text_pair : &x->n_text) = n;
+}
+
+/* Each text behind its length, four bytes, little end first. */
+static int texts_of_bytes(struct json_reader *p, const struct kserve_tensor *t, bool is_pair,
+                          struct task_input *in)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i < t->n; i++) {
+        size_t n;
+        const char *text;
+
+        if (t->n_bytes - at < 4 || (n = little32(t->bytes + at)) > t->n_bytes - at - 4)
+            return jr_fail(p, CORE_E_BAD_FIELD, "data", "the bytes end within element %zu", i);
+        if (!core_utf8_valid((const char *)t->bytes + at + 4, n))
+            return jr_fail(p, CORE_E_BAD_FIELD, "data", "element %zu is not UTF-8", i);
+        text = arena_text(p->a, (const char *)t->bytes + at + 4, n);
+        if (!text)
+            return jr_nomem(p);
+        set_text(&in[i], is_pair, text, n);
+        at += 4 + n;
+    }
+    return at == t->n_bytes ? 0 : jr_fail(p, CORE_E_BAD_FIELD, "data", "more bytes than elements");
+}
+
+static int read_texts(struct json_reader *p, const struct kserve_tensor *t, bool is_pair,
+                      struct task_input *in)
+{
+    const json_t **v;
+    int rc;
+
+    if (strcmp(t->datatype, "BYTES") != 0)
+        return jr_fail(p, CORE_E_BAD_FIELD, "datatype", "expected BYTES");
+    if (!t->data)
+        return texts_of_bytes(p, t, is_pair, in);
+    rc = elements(p, t, &v);
+    for (size_t i = 0; rc == 0 && i < t->n; i++) {
+        const char *text;
+        size_t n;
+
+        rc = jr_text(p, v[i], "data", &text, &n);
+        if (rc == 0)
+            set_text(&in[i], is_pair, text, n);
+    }
+    return rc;
+}
+
+/* ---- token ids ------------------------------------------------------------------------ */
+
+static int64_t little64(const unsigned char *p, size_t size)
+{
+    if (size == 4)
+        return (int32_t)little32(p);
+    return (int64_t)((uint64_t)little32(p) | (uint64_t)little32(p + 4) << 32);
+}
+
+static int read_ids(struct json_reader *p, const struct kserve_tensor *t, int32_t **out)
+{
+    const size_t size = !strcmp(t->datatype, "INT32") ? 4 : !strcmp(t->datatype, "INT64") ? 8 : 0;
+    const json_t **v = NULL;
+    int32_t *id;
+    int rc = 0;
+
+    if (!size)
+        return jr_fail(p, CORE_E_BAD_FIELD, "datatype", "expected INT32 or INT64");
+    if (t->data)
+        rc = elements(p, t, &v);
+    else if (t->n_bytes % size || t->n_bytes / size != t->n)
+        rc = jr_fail(p, CORE_E_BAD_FIELD, "data", "%zu bytes for a shape of %zu", t->n_bytes, t->n);
+    if (rc < 0)
+        return rc;
+    id = arena_alloc(p->a, t->n, sizeof(*id));
+    if (!id)
+        return jr_nomem(p);
+    for (size_t i = 0; i < t->n; i++) {
+        const int64_t x = v ? json_integer_value(v[i]) : little64(t->bytes + i * size, size);
+
+        if ((v && !json_is_integer(v[i])) || x < 0 || x > INT32_MAX)
+            return jr_fail(p, CORE_E_BAD_FIELD, "data", "element %zu is no token id", i);
+        id[i] = (int32_t)x;
+    }
+    *out = id;
+    return 0;
+}
+
+static size_t n_rows(const struct kserve_tensor *t)
+{
+    return t->n_dims == 1 ? 1 : t->shape[0];
+}
+
+static int read_tokens(struct json_reader *p, const struct kserve_tensor *t, bool is_types,
+                       struct task_input *in)
+{
+    const size_t n = t->shape[t->n_dims - 1];
+    int32_t *id = NULL;
+    const int rc = read_ids(p, t, &id);
+
+    for (size_t i = 0; rc == 0 && i < n_rows(t); i++) {
+        if (is_types && in[i].n_tokens != n)
+            return jr_fail(p, CORE_E_BAD_FIELD, "shape", "%zu types for %zu tokens", n,
+                           in[i].n_tokens);
+        in[i].form = TASK_TOKENS;
+        *(is_types ? &in[i].token_types : &in[i].tokens) = id + i * n;
+        in[i].n_tokens = n;
+    }
+    return rc;
+}
+
+/* ---- the request ---------------------------------------------------------------------- */
+
+/* What is first of a pair of tensors stands before the other. */
+static const struct role {
+    const char *name;
+    bool is_second, is_ids;
+} roles[] = {{"text", false, false},
+             {"text_pair", true, false},
+             {"tokens", false, true},
+             {"token_types", true, true}};
+
+static const struct role *role_of(const char *name)
+{
+    for (size_t i = 0; i < sizeof(roles) / sizeof(roles[0]); i++)
+        if (!strcmp(roles[i].name, name))
+            return &roles[i];
+    return NULL;
+}
+
+/* Reads the tensors t[0 .. n), of which there are one or two. */
+static int read_inputs(struct json_reader *p, struct infer *in, struct kserve_tensor *t, size_t n,
+                       size_t max_items)
+{
+    size_t n_inputs = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const struct role *role = role_of(t[i].name);
+        struct json_reader inner = {.a = p->a, .err = p->err, .path = t[i].path};
+        size_t n_mine;
+        int rc;
+
+        if (!role)
+            return jr_fail(&inner, CORE_E_BAD_FIELD, "name",
+                           "expected text, text_pair, tokens or token_types");
+        if (role->is_second != (i == 1) || (i && role->is_ids != role_of(t[0].name)->is_ids))
+            return jr_fail(&inner, CORE_E_BAD_FIELD, "name",
+                           "text stands before text_pair, tokens before token_types");
+        n_mine = role->is_ids ? n_rows(&t[i]) : t[i].n;
+        if (!n_mine || (i && n_mine != n_inputs))
+            return jr_fail(&inner, CORE_E_BAD_FIELD, "shape", "%zu inputs, expected %zu", n_mine,
+                           i ? n_inputs : 1);
+        if (n_mine > max_items) /* before it takes memory */
+            return jr_fail(&inner, CORE_E_BAD_FIELD, "shape", "more than %zu inputs in one call",
+                           max_items);
+        n_inputs = n_mine;
+        if (!i && !infer_new_item(p, in, n_inputs))
+            return CORE_E_NOMEM;
+        rc = role->is_ids ? read_tokens(&inner, &t[i], i == 1, in->item->input)
+                          : read_texts(&inner, &t[i], i == 1, in->item->input);
+        if (rc < 0)
+            return rc;
+    }
+    in->item->is_inputs = true;
+    return 0;
+}
+
+static int read_outputs(struct json_reader *p, const json_t *v, struct kserve_form *f)
+{
+    const size_t n = json_array_size(v);
+    const char **want;
+
+    if (v && !json_is_array(v))
+        return jr_fail(p, CORE_E_BAD_FIELD, "outputs", "expected an array of {name}");
+    if (n > KSERVE_OUTPUTS_MAX)
+        return jr_fail(p, CORE_E_BAD_FIELD, "outputs", "at most %d", KSERVE_OUTPUTS_MAX);
+    want = arena_alloc(p->a, n, sizeof(*want));
+    if (!want)
+        return jr_nomem(p);
+    for (size_t i = 0; i < n; i++) {
+        json_t *one = json_array_get(v, i), *params;
+        char path[40];
+        struct json_reader inner = {.a = p->a, .err = p->err, .path = path};
+        int rc;
+
+        snprintf(path, sizeof(path), "outputs[%zu].", i);
+        if (!json_is_object(one))
+            return jr_fail(&inner, CORE_E_BAD_FIELD, "", "expected an object");
+        rc = jr_names(&inner, one, "name parameters");
+        if (rc == 0)
+            rc = jr_needed_text(&inner, one, "name", &want[i]);
+        if (rc < 0)
+            return rc;
+        params = json_object_get(one, "parameters");
+        snprintf(path, sizeof(path), "outputs[%zu].parameters.", i);
+        rc = params ? jr_names(&inner, params, "binary_data") : 0;
+        if (rc < 0)
+            return rc;
+    }
+    f->want = want;
+    f->n_want = n;
+    return 0;
+}
+
+static int read_spec(struct json_reader *p, const struct infer_source *src, struct infer_spec *spec)
+{
+    if (src->base_name && !strcmp(src->task, src->base_name))
+        spec->task = "base";
+    else
+        spec->task = arena_text(p->a, src->task, strlen(src->task));
+    if (!src->version[0])
+        return spec->task ? 0 : jr_nomem(p);
+    if (!adapters_version_ok(src->version))
+        return jr_fail(p, CORE_E_BAD_FIELD, "version", "expected " ADAPTERS_VERSION_FORM);
+    spec->version = arena_text(p->a, src->version, strlen(src->version));
+    return spec->task && spec->version ? 0 : jr_nomem(p);
+}
+
+static int read_params(struct json_reader *p, const json_t *root, struct infer_params *out)
+{
+    json_t *v = json_object_get(root, "parameters");
+
+    if (!v)
+        return 0;
+    if (!json_is_object(v))
+        return jr_fail(p, CORE_E_BAD_FIELD, "parameters", "expected an object");
+    json_object_del(v, "binary_data_output"); /* a preference */
+    return infer_params_read(out, v, "parameters.", p->a, p->err);
+}
+
+static int read_tensors(struct json_reader *p, const struct infer_source *src, const json_t *root,
+                        struct infer *in)
+{
+    const json_t *v = json_object_get(root, "inputs");
+    struct tail tail = {(const unsigned char *)src->body + src->n_json, src->n_body - src->n_json};
+    struct kserve_tensor t[2] = {0};
+    const size_t n = json_array_size(v);
+    int rc = 0;
+
+    if (!json_is_array(v) || n < 1 || n > 2)
+        return jr_fail(p, v ? CORE_E_BAD_FIELD : CORE_E_MISSING_FIELD, "inputs",
+                       "expected an array of one or two tensors");
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = read_tensor(p, json_array_get(v, i), i, &t[i], &tail);
+    if (rc == 0 && tail.n)
+        rc = jr_fail(p, CORE_E_BAD_FIELD, "inputs", "%zu bytes of the body belong to none", tail.n);
+    return rc < 0 ? rc : read_inputs(p, in, t, n, src->max_items);
+}
+
+static int read_v2(struct json_reader *p, const struct infer_source *src, json_t *root,
+                   struct infer *in)
+{
+    struct kserve_form *f = arena_alloc(p->a, 1, sizeof(*f));
+    int rc = jr_names(p, root, "id parameters inputs outputs");
+
+    if (!f)
+        return jr_nomem(p);
+    in->form = f;
+    f->name = src->task; /* the request's own */
+    if (rc == 0 && json_object_get(root, "id"))
+        rc = jr_text(p, json_object_get(root, "id"), "id", &f->id, NULL);
+    if (rc == 0)
+        rc = read_tensors(p, src, root, in);
+    if (rc == 0)
+        rc = read_spec(p, src, in->item->spec);
+    if (rc == 0)
+        rc = read_params(p, root, &in->item->params);
+    return rc < 0 ? rc : read_outputs(p, json_object_get(root, "outputs"), f);
+}
+
+static int check_outputs(const struct infer_call *call, struct core_err *err)
+{
+    const struct kserve_form *f = ((const struct infer *)call->r->state)->form;
+    const enum delta_kind kind = call->delta->head.kind;
+
+    if (kind == DELTA_TAGGING && call->item->n_inputs > 1)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "inputs",
+                                  "a task of kind tagging takes one: rows differ in length");
+    for (size_t i = 0; i < f->n_want; i++) {
+        const struct kserve_output *o = kserve_outputs(kind);
+
+        while (o->name && strcmp(o->name, f->want[i]) != 0)
+            o++;
+        if (!o->name)
+            return core_err_set_param(err, CORE_E_BAD_FIELD, "outputs",
+                                      "a task of kind %s has no output '%.40s'",
+                                      delta_kind_text(kind), f->want[i]);
+    }
+    return 0;
+}
+
+/* ---- the answer ------------------------------------------------------------------------ */
+
+static bool is_wanted(const struct kserve_form *f, const struct kserve_output *o)
+{
+    for (size_t i = 0; i < f->n_want; i++)
+        if (!strcmp(f->want[i], o->name))
+            return true;
+    return !f->n_want && o->is_default;
+}
+
+static void write_shape(struct json_writer *w, const struct infer_call *call, unsigned n_dims)
+{
+    size_t rows, cols;
+
+    (void)engine_job_output(call->job[0].job, &rows, &cols);
+    jw_key(w, "shape");
+    jw_array(w);
+    jw_uint(w, call->n_jobs);
+    if (n_dims == 3)
+        jw_uint(w, rows);
+    if (n_dims > 1)
+        jw_uint(w, cols);
+    jw_array_end(w);
+}
+
+static void write_texts(struct json_writer *w, const struct infer_job *j, const char *name)
+{
+    size_t rows, cols;
+    const float *out = engine_job_output(j->job, &rows, &cols);
+    char buf[24];
+
+    if (!strcmp(name, "text"))
+        jw_str(w, j->text.p ? j->text.p : "", j->text.n);
+    else if (!strcmp(name, "finish_reason"))
+        jw_cstr(w, infer_finish_text(j));
+    else /* label: the largest logit has the largest score */
+        jw_cstr(w, task_label(j->call->delta, infer_largest(out, cols), buf));
+}
+
+static void write_numbers(struct json_writer *w, const struct infer_job *j, const char *name)
+{
+    size_t rows, cols;
+    const float *out = engine_job_output(j->job, &rows, &cols);
+
+    for (size_t i = 0; i < rows; i++) {
+        float *score = NULL;
+        const float *row = out + i * cols;
+
+        if (!strcmp(name, "scores"))
+            row = score = infer_scores(w, j->call->delta, row, cols);
+        for (size_t k = 0; row && k < cols; k++)
+            jw_float(w, row[k]);
+        core_free(score);
+    }
+}
+
+static void write_output(struct json_writer *w, struct infer *in, const struct kserve_output *o)
+{
+    const struct infer_call *call = in->item->call;
+    const bool is_text = !strcmp(o->datatype, "BYTES");
+
+    jw_object(w);
+    jw_key(w, "name");
+    jw_cstr(w, o->name);
+    jw_key(w, "datatype");
+    jw_cstr(w, o->datatype);
+    write_shape(w, call, o->n_dims);
+    jw_key(w, "data");
+    jw_array(w);
+    for (size_t i = 0; i < call->n_jobs; i++) {
+        if (is_text)
+            write_texts(w, &call->job[i], o->name);
+        else
+            write_numbers(w, &call->job[i], o->name);
+        infer_check_finite(w, &call->job[i], &in->item->err);
+    }
+    jw_array_end(w);
+    jw_object_end(w);
+}
+
+static void write_v2(struct json_writer *w, const struct srv_request *r, struct infer *in)
+{
+    const struct infer_call *call = in->item->call;
+    const struct kserve_form *f = in->form;
+
+    (void)r;
+    jw_object(w);
+    jw_key(w, "model_name");
+    jw_cstr(w, f->name);
+    jw_key(w, "model_version");
+    jw_cstr(w, call->version);
+    if (f->id) {
+        jw_key(w, "id");
+        jw_cstr(w, f->id);
+    }
+    jw_key(w, "outputs");
+    jw_array(w);
+    for (const struct kserve_output *o = kserve_outputs(call->delta->head.kind); o->name; o++)
+        if (is_wanted(f, o))
+            write_output(w, in, o);
+    jw_array_end(w);
+    jw_object_end(w);
+}
+
+enum srv_outcome srv_v2_infer_post(struct srv_request *r)
+{
+    static const struct infer_dialect dialect = {
+        .names = {.task = "task",
+                  .input = "inputs",
+                  .inputs = "inputs",
+                  .is_flat = true,
+                  .params = "parameters."},
+        .has_binary = true,
+        .read = read_v2,
+        .check = check_outputs,
+        .write = write_v2,
+    };
+
+    return infer_begin(r, &dialect);
+}
