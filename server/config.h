@@ -25,6 +25,8 @@ struct core_err;
 #define SRV_CONFIG_MAP(X)                                                                        \
     X(TEXT, model, "", 0, 0, "PATH", "Hugging Face folder or .gguf file of the base model")      \
     X(TEXT, store, "./peftd-store", 0, 0, "DIR", "directory of the adapters, created if absent") \
+    X(TEXT, import_root, "", 0, 0, "DIR", "folder below which adapters may be imported by path") \
+    X(CHOICE, resolve, "off", 0, 0, "off|on", "look for an unknown task below --import-root")    \
     X(TEXT, listen, "127.0.0.1:8080", 0, 0, "ADDR:PORT", "where to listen; port 0 picks one")    \
     X(TEXT, admin_listen, "", 0, 0, "ADDR:PORT", "more listening, for health and metrics only")  \
     X(TEXT, config, "", 0, 0, "FILE", "JSON object of settings, keys as in this list")           \

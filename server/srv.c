@@ -137,6 +137,11 @@ void srv_close(struct srv *s)
         model_close(&s->model);
 }
 
+bool srv_is_base_name(const struct srv *s, const char *name)
+{
+    return !strcmp(name, "base") || !strcmp(name, model_config(s->model)->name);
+}
+
 /* splitmix64 over a counter. */
 uint64_t srv_random(struct srv *s)
 {

@@ -69,6 +69,9 @@ int srv_open(struct srv *s, struct core_err *err);
  * and loop must have stopped. */
 void srv_close(struct srv *s);
 
+/* True for the base's served name, and `base`: what no task of a compatible route may be called. */
+bool srv_is_base_name(const struct srv *s, const char *name);
+
 /* The next of a sequence of well-mixed numbers that differs from start to start. */
 uint64_t srv_random(struct srv *s);
 

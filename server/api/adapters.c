@@ -3,7 +3,9 @@
 
 #include <string.h>
 
+#include "adapters_store/ads_pick.h"
 #include "core/delta/delta.h"
+#include "server/api/infer.h"
 #include "server/json_writer.h"
 #include "server/srv.h"
 
@@ -74,6 +76,29 @@ bool adapters_version_ok(const char *text)
     const size_t n = strlen(text);
 
     return n >= 8 && n <= ADS_VERSION_LEN && strspn(text, "0123456789abcdef") == n;
+}
+
+int adapters_put_picked(struct ads_store *store, const char *task, const struct ads_pick *pick,
+                        const struct ads_put_options *opt, struct ads_info *info,
+                        struct core_err *err)
+{
+    const int rc = infer_params_check(pick->file, pick->n, err);
+
+    return rc < 0 ? rc : ads_put(store, task, pick->file, pick->n, opt, info, err);
+}
+
+int adapters_read_version(struct srv_request *r, const char **version, struct core_err *err)
+{
+    const char *text = http_query(r, "version");
+
+    *version = NULL;
+    if (!text)
+        return 0;
+    if (!adapters_version_ok(text))
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "version", "version: expected %s",
+                                  ADAPTERS_VERSION_FORM);
+    *version = arena_text(&r->arena, text, strlen(text));
+    return *version ? 0 : core_err_nomem(err, "request");
 }
 
 enum srv_outcome adapters_run(struct srv_request *r, struct adapters_work *w)

@@ -14,6 +14,15 @@ struct json_writer;
 void adapters_write(struct json_writer *w, const struct ads_info *info,
                     const struct core_buf *ignored);
 
+/* ads_put() of what was picked, after a look at the parameters of its task.json. Blocks. */
+struct ads_pick;
+int adapters_put_picked(struct ads_store *store, const char *task, const struct ads_pick *pick,
+                        const struct ads_put_options *opt, struct ads_info *info,
+                        struct core_err *err);
+
+/* The query's `version`, copied for a worker; NULL if there is none. */
+int adapters_read_version(struct srv_request *r, const char **version, struct core_err *err);
+
 /* True for a version as clients may write it: the hash, or a prefix of it. */
 bool adapters_version_ok(const char *text);
 #define ADAPTERS_VERSION_FORM "8 to 64 lower-case hex digits"

@@ -23,19 +23,6 @@ static void delete_answer(struct srv_work *w)
     srv_reply_empty(w->r, 204);
 }
 
-static int read_version(struct srv_request *r, struct del *d, struct core_err *err)
-{
-    const char *version = http_query(r, "version");
-
-    if (!version)
-        return 0;
-    if (!adapters_version_ok(version))
-        return core_err_set_param(err, CORE_E_BAD_FIELD, "version", "version: expected %s",
-                                  ADAPTERS_VERSION_FORM);
-    d->version = arena_text(&r->arena, version, strlen(version)); /* the worker reads it */
-    return d->version ? 0 : core_err_nomem(err, "request");
-}
-
 enum srv_outcome srv_adapters_delete(struct srv_request *r)
 {
     struct del *d = arena_alloc(&r->arena, 1, sizeof(*d));
@@ -52,7 +39,7 @@ enum srv_outcome srv_adapters_delete(struct srv_request *r)
         srv_reply_error(r, &err);
         return SRV_ANSWERED;
     }
-    if (read_version(r, d, &err) < 0) {
+    if (adapters_read_version(r, &d->version, &err) < 0) {
         srv_reply_error(r, &err);
         return SRV_ANSWERED;
     }

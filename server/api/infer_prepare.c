@@ -352,6 +352,8 @@ static int settle_call(struct infer_call *call, struct core_err *err)
         *err = call->load_err;
         return err->code;
     }
+    if (!call->metrics) /* it was unknown until the resolver found it */
+        call->metrics = metrics_acquire(call->r->srv->metrics, call->spec->task);
     if (call->adapter) {
         call->delta = ads_adapter_delta(call->adapter);
         call->version = ads_adapter_version(call->adapter);

@@ -4,14 +4,18 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "adapters_store/ads_pick.h"
 #include "adapters_store/ads_store.h"
 #include "core/base/alloc.h"
 #include "core/base/lock.h"
 #include "core/delta/delta.h"
 #include "core/engine/engine.h"
 #include "core/model/model.h"
+#include "server/api/adapters.h"
 #include "server/api/infer.h"
 #include "server/dialects/dialect.h"
+#include "server/http/upload.h"
+#include "server/import.h"
 #include "server/request.h"
 #include "server/srv.h"
 
@@ -57,8 +61,70 @@ static int acquire_base(struct infer_call *call, struct core_err *err)
     return 0;
 }
 
+/* A failure that is about the j-th task: by the name that it has in the request. */
+static void name_task(const struct infer_item *it, size_t j, struct core_err *err)
+{
+    if (strcmp(err->param, "task") != 0 && strcmp(err->param, "version") != 0)
+        return;
+    if (it->is_tasks)
+        snprintf(err->param, sizeof(err->param), "%stasks[%zu]", it->path, j);
+    else
+        snprintf(err->param, sizeof(err->param), "%s%s", it->path, it->names->task);
+}
+
+/* Imports the folder of the task's name, if there is one, as its first version. */
+static int import_task(struct srv *s, const char *task, struct core_err *err)
+{
+    const struct ads_put_options opt = {.if_none_match = true};
+    struct upload u = {0};
+    struct ads_pick pick = {0};
+    struct ads_info info = {0};
+    int rc = import_read(&u, s->cfg.import_root, task, s->cfg.max_upload_bytes, err);
+
+    if (rc == IMPORT_NONE)
+        rc = core_err_set_param(err, CORE_E_UNKNOWN_TASK, "task", "there is no task %s", task);
+    if (rc == 0)
+        rc = ads_pick(&pick, u.file, u.n, err);
+    if (rc == 0)
+        rc = adapters_put_picked(s->store, task, &pick, &opt, &info, err);
+    ads_info_release(&info);
+    ads_pick_release(&pick);
+    upload_release(&u);
+    return rc;
+}
+
+/* On a worker of the store. on_ready() ends the operation in any case. */
+static void resolve_work(void *arg)
+{
+    struct infer_call *call = arg;
+    struct srv *s = call->r->srv;
+    const struct ads_adapter *adapter = NULL;
+    struct core_err err = {0}, why = {0};
+    int rc = import_task(s, call->spec->task, &why);
+
+    /* Another request may have imported it meanwhile. */
+    if (rc == 0 || rc == CORE_E_VERSION_MISMATCH)
+        rc = ads_acquire(s->store, call->spec->task, NULL, on_ready, call, &adapter, &err);
+    else
+        err = why;
+    if (rc == 0)
+        return;
+    if (rc < 0)
+        name_task(call->item, (size_t)(call - call->item->call), &err);
+    on_ready(call, rc > 0 ? adapter : NULL, &err);
+}
+
+/* An unknown task may be waiting below --import-root: on_ready() will tell. */
+static bool may_resolve(const struct infer_call *call)
+{
+    const struct srv_config *c = &call->r->srv->cfg;
+
+    return c->resolve && c->import_root[0] && !call->spec->version;
+}
+
 static int acquire_one(struct infer *in, struct infer_call *call, struct core_err *err)
 {
+    struct core_err why = {0};
     struct srv_request *r = call->r;
     const struct ads_adapter *adapter = NULL;
     int rc;
@@ -71,7 +137,13 @@ static int acquire_one(struct infer *in, struct infer_call *call, struct core_er
     in->n_pending++;
     core_unlock(&r->sync.lock);
     rc = ads_acquire(r->srv->store, call->spec->task, call->spec->version, on_ready, call, &adapter,
-                     err);
+                     &why);
+    if (rc == CORE_E_UNKNOWN_TASK && may_resolve(call)) {
+        why = (struct core_err){0};
+        rc = ads_run_async(r->srv->store, resolve_work, call, &why);
+        if (rc == 0)
+            return 0;
+    }
     if (rc != CORE_E_UNKNOWN_TASK) /* names that clients make up get no series */
         call->metrics = metrics_acquire(r->srv->metrics, call->spec->task);
     if (rc == 0) { /* on_ready() does the rest, or has done it already */
@@ -85,18 +157,9 @@ static int acquire_one(struct infer *in, struct infer_call *call, struct core_er
     srv_request_unref(r); /* never the last: the connection has one */
     if (rc > 0)
         call->adapter = adapter;
-    return rc > 0 ? 0 : rc;
-}
-
-/* A failure that is about the j-th task: by the name that it has in the request. */
-static void name_task(const struct infer_item *it, size_t j, struct core_err *err)
-{
-    if (strcmp(err->param, "task") != 0 && strcmp(err->param, "version") != 0)
-        return;
-    if (it->is_tasks)
-        snprintf(err->param, sizeof(err->param), "%stasks[%zu]", it->path, j);
     else
-        snprintf(err->param, sizeof(err->param), "%s%s", it->path, it->names->task);
+        *err = why;
+    return rc > 0 ? 0 : rc;
 }
 
 int infer_acquire(struct srv_request *r, struct infer *in, struct core_err *err)

@@ -71,7 +71,7 @@ static int read_adapter(struct folder *f, const char *path, uint64_t bytes_max,
         return read_folder(f, path, err);
     rc = core_map_open(&tar, path, err);
     if (rc == 0)
-        rc = upload_read_tar(&f->files, tar.bytes, tar.n_bytes, bytes_max, err);
+        rc = upload_read_archive(&f->files, tar.bytes, tar.n_bytes, bytes_max, err);
     core_map_release(&tar);
     return rc;
 }

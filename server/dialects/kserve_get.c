@@ -75,11 +75,6 @@ enum srv_outcome srv_v2_ready_get(struct srv_request *r)
 
 /* ---- a task -------------------------------------------------------------------------- */
 
-static bool is_base(const struct srv_request *r)
-{
-    return !strcmp(r->task, "base") || !strcmp(r->task, model_config(r->srv->model)->name);
-}
-
 /* The task's version that the path names, or its current one; of the base its hash and kind. */
 static int find(const struct srv_request *r, struct ads_info *info, struct core_err *err)
 {
@@ -88,7 +83,7 @@ static int find(const struct srv_request *r, struct ads_info *info, struct core_
     if (r->version[0] && !adapters_version_ok(r->version))
         return core_err_set_param(err, CORE_E_BAD_FIELD, "version",
                                   "version: expected " ADAPTERS_VERSION_FORM);
-    if (!is_base(r))
+    if (!srv_is_base_name(r->srv, r->task))
         return ads_get(s->store, r->task, r->version[0] ? r->version : NULL, info, err);
     if (strncmp(model_hash(s->model), r->version, strlen(r->version)) != 0)
         return core_err_set_param(err, CORE_E_UNKNOWN_VERSION, "version", "base has no version %s",
@@ -119,7 +114,8 @@ static void write_tensor(struct json_writer *w, const char *name, const char *da
 static void write_versions(struct json_writer *w, const struct srv_request *r,
                            const struct ads_info *found)
 {
-    struct ads_info *info = is_base(r) ? NULL : core_calloc(VERSIONS_MAX, sizeof(*info));
+    struct ads_info *info =
+        srv_is_base_name(r->srv, r->task) ? NULL : core_calloc(VERSIONS_MAX, sizeof(*info));
     int n = 0;
 
     jw_key(w, "versions");

@@ -368,6 +368,8 @@ static int read_outputs(struct json_reader *p, const json_t *v, struct kserve_fo
 
 static int read_spec(struct json_reader *p, const struct infer_source *src, struct infer_spec *spec)
 {
+    if (!ads_name_ok(src->task) && (!src->base_name || strcmp(src->task, src->base_name) != 0))
+        return core_err_set_param(p->err, CORE_E_UNKNOWN_TASK, "task", "there is no such task");
     if (src->base_name && !strcmp(src->task, src->base_name))
         spec->task = "base";
     else

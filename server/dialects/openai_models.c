@@ -78,8 +78,7 @@ enum srv_outcome srv_models_list_get(struct srv_request *r)
 
 enum srv_outcome srv_models_get(struct srv_request *r)
 {
-    const bool is_base = !r->version[0] && (!strcmp(r->task, model_config(r->srv->model)->name) ||
-                                            !strcmp(r->task, "base"));
+    const bool is_base = !r->version[0] && srv_is_base_name(r->srv, r->task);
     struct core_buf body = {0};
     struct json_writer w = {.out = &body};
     struct ads_info info = {0};

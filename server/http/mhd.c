@@ -137,8 +137,8 @@ static struct MHD_Response *response_of(struct srv_request *r)
 
     if (reply->read) {
         srv_request_ref(r);
-        resp = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, stream_read,
-                                                 r, stream_free);
+        resp = MHD_create_response_from_callback(reply->n_read ? reply->n_read : MHD_SIZE_UNKNOWN,
+                                                 STREAM_BLOCK_BYTES, stream_read, r, stream_free);
         if (!resp)
             srv_request_unref(r);
         return resp;

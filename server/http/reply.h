@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "core/base/buf.h"
@@ -33,6 +34,7 @@ struct srv_reply {
     /* A stream instead of a body: fills at most n bytes of p. Returns how many, 0 =
      * nothing yet (the connection waits for a wake), -1 = the end. */
     ssize_t (*read)(struct srv_request *r, char *p, size_t n);
+    uint64_t n_read; /* bytes of the stream, 0 = not known before */
 };
 
 void srv_reply_release(struct srv_reply *reply);

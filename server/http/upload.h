@@ -1,5 +1,5 @@
-/* server/http/upload.h - an upload's body to named files: a multipart form or a tar
- * (plain, gzip, zstd). Both readers take a complete body, bound what they take from
+/* server/http/upload.h - an upload's body to named files: a multipart form, a tar
+ * (plain, gzip, zstd) or a zip. Both readers take a complete body, bound what they take from
  * it, and never touch a file system. */
 #ifndef SERVER_HTTP_UPLOAD_H
 #define SERVER_HTTP_UPLOAD_H
@@ -16,8 +16,6 @@ enum {
     UPLOAD_FILES_MAX = 256,
     UPLOAD_NAME_MAX = 512, /* with folders */
 };
-#define UPLOAD_NO_ZIP \
-    "a zip archive is not read: send a tar (tar cz -C FOLDER . | curl -T - ...) or a form"
 
 /* The files of one upload. Zero-initialise; upload_release(). */
 struct upload {
@@ -37,11 +35,12 @@ void upload_release(struct upload *u);
 int upload_read_multipart(struct upload *u, const char *type, const void *body, size_t n,
                           const char *options, struct core_err *err);
 
-/* tar.c. Regular files only. No more than `bytes_max` unpacked bytes in all.
- * CORE_E_ADAPTER_INVALID (not a tar, a zip, damaged), CORE_E_BAD_FIELD (a link or device, a name
+/* archive.c. A tar or a zip, known by its bytes. Regular files only. No more than `bytes_max`
+ * unpacked bytes in all, by what the archive says before a byte is unpacked.
+ * CORE_E_ADAPTER_INVALID (neither, damaged, encrypted), CORE_E_BAD_FIELD (a link or device, a name
  * with ".."), CORE_E_BODY_TOO_LARGE, CORE_E_NOMEM. */
-int upload_read_tar(struct upload *u, const void *body, size_t n, uint64_t bytes_max,
-                    struct core_err *err);
+int upload_read_archive(struct upload *u, const void *body, size_t n, uint64_t bytes_max,
+                        struct core_err *err);
 
 /* True if a folder of the path, or its file, begins with a dot: .gitattributes, ._x of
  * macOS, .git/config. Folders "." and ".." do not count. */

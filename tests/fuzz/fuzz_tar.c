@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct core_err err = {0}, picked = {0};
     size_t total = 0;
 
-    if (upload_read_tar(&u, data, n, BYTES_MAX, &err) < 0 && !err.msg[0])
+    if (upload_read_archive(&u, data, n, BYTES_MAX, &err) < 0 && !err.msg[0])
         abort();
     for (size_t i = 0; i < u.n; i++) {
         total += u.file[i].n_bytes;

@@ -127,11 +127,11 @@ def tar(files, mode="w", prefix=""):
     return out.getvalue()
 
 
-def zipped(files):
+def zipped(files, how=zipfile.ZIP_STORED, prefix=""):
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as z:
+    with zipfile.ZipFile(out, "w", how) as z:
         for name, data in files.items():
-            z.writestr(name, data)
+            z.writestr(prefix + name, data)
     return out.getvalue()
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import time
 import unittest
+import zipfile
 
 from tests.integration.server import Server, adapter_files, own_files, tar, zipped, zstd
 from tests.support.peftd import multipart
@@ -33,8 +34,10 @@ class Adapters(unittest.TestCase):
                    self.upload("wrap", zstd(plain), "application/zstd"),
                    self.upload("wrap", plain, "application/octet-stream"),
                    self.upload("wrap", tar(files, prefix="./")),
-                   self.upload("wrap", tar(files, prefix="my-adapter/"))]
-        self.assertEqual([a.status for a in answers], [201] + [200] * 6,
+                   self.upload("wrap", tar(files, prefix="my-adapter/")),
+                   self.upload("wrap", zipped(files), "application/zip"),
+                   self.upload("wrap", zipped(files, zipfile.ZIP_DEFLATED, "my-adapter/"), "application/octet-stream")]
+        self.assertEqual([a.status for a in answers], [201] + [200] * 8,
                          [a.body for a in answers])
         self.assertEqual(len({a.json["version"] for a in answers}), 1)
 
@@ -173,14 +176,23 @@ class Adapters(unittest.TestCase):
             (tar({".hidden": b"1"}), "application/x-tar", 422, "adapter_invalid"),
             (tar({"a b": b"1"}), "application/x-tar", 422, "adapter_invalid"),
             (tar({"a/task.json": b"1", "b/task.json": b"2"}), None, 400, "bad_field"),
-            (zipped(files), "application/octet-stream", 422, "adapter_invalid"),
-            (zipped(files), "application/zip", 415, "unsupported_media_type"),
+            (zipped(files)[:2000], "application/zip", 422, "adapter_invalid"),
+            (zipped({}), "application/zip", 422, "adapter_invalid"),
+            (zipped({"../x": b"1"}), "application/zip", 400, "bad_field"),
+            (zipped({"/etc/x": b"1"}), "application/zip", 400, "bad_field"),
+            (zipped({"x": bytes(2 << 20)}, zipfile.ZIP_DEFLATED), "application/zip", 413, "body_too_large"),
+            (zipped({f"f{i}": b"" for i in range(300)}), None, 400, "bad_field"),
+            (zipped(files).replace(b"rank_pattern", b"rank_pattenr"), "application/zip", 422, "adapter_invalid"),  # its checksum
+            (b"{}", "application/json", 400, "missing_field"),
+            (b"[]", "application/json", 400, "bad_json"),
+            (b'{"x": 1}', "application/json", 400, "unknown_field"),
+            (b" " * 70000, "application/json", 413, "body_too_large"),
             (tar({"x": bytes(2 << 20)}, "w:gz"), "application/gzip", 413, "body_too_large"),
             (tar({f"f{i}": b"" for i in range(300)}), None, 400, "bad_field"),
             (body, "multipart/form-data", 400, "bad_field"),
             (body, "multipart/form-data; boundary=other", 400, "bad_field"),
             (body[:-20], form, 400, "bad_field"),
-            (body, "application/json", 415, "unsupported_media_type"),
+            (body, "application/json", 400, "bad_json"),
             (body, "multipart/form-data2; boundary=x", 415, "unsupported_media_type"),
             (body, "text/plain", 415, "unsupported_media_type"),
         ]
@@ -227,8 +239,6 @@ class Adapters(unittest.TestCase):
                 (tar(model), None, 422, "adapter_unsupported", "whole model"),
                 (two, None, 422, "adapter_invalid", "several adapters, one in 'a/' and one in 'b/'"),
                 (form, form_type, 422, "adapter_invalid", "my.zip is an archive"),
-                (zipped(files), "application/octet-stream", 422, "adapter_invalid", "a zip archive"),
-                (zipped(files), "application/zip", 415, "unsupported_media_type", "a zip archive"),
                 (tar({"optimizer.pt": b"x"}), None, 422, "adapter_invalid", "Trainer"),
                 (tar({"my notes.txt": b"x"}), None, 422, "adapter_invalid", "my notes.txt")):
             a = self.upload("named", body, kind)

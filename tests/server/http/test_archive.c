@@ -1,4 +1,4 @@
-/* Tar archives, made here by libarchive: what is taken, and what is refused. */
+/* Tar and zip archives, made here by libarchive: what is taken, and what is refused. */
 #include <archive.h>
 #include <archive_entry.h>
 #include <check.h>
@@ -8,7 +8,7 @@
 #include "core/base/err.h"
 #include "server/http/upload.h"
 
-Suite *tar_suite(void);
+Suite *archive_suite(void);
 
 struct entry {
     const char *name;
@@ -61,7 +61,7 @@ START_TEST(regular_files_are_taken_whatever_the_compression)
     const size_t n = make(e, 4, filters[_i]);
     struct upload u = {0};
 
-    ck_assert_int_eq(upload_read_tar(&u, archive, n, 100000, NULL), 0);
+    ck_assert_int_eq(upload_read_archive(&u, archive, n, 100000, NULL), 0);
     ck_assert_uint_eq(u.n, 3);
     ck_assert_str_eq(u.file[0].name, "adapter_config.json");
     ck_assert_str_eq(u.file[1].name, "dir/sub/model.bin");
@@ -80,7 +80,7 @@ START_TEST(hidden_files_are_left_out)
     const size_t n = make(e, 4, NULL);
     struct upload u = {0};
 
-    ck_assert_int_eq(upload_read_tar(&u, archive, n, 100010, NULL), 0);
+    ck_assert_int_eq(upload_read_archive(&u, archive, n, 100010, NULL), 0);
     ck_assert_uint_eq(u.n, 1);
     ck_assert_str_eq(u.file[0].name, "a.b");
     upload_release(&u);
@@ -111,7 +111,7 @@ START_TEST(what_is_not_a_plain_file_within_the_limit_is_refused)
     struct upload u = {0};
     struct core_err err = {0};
 
-    ck_assert_int_eq(upload_read_tar(&u, archive, n, 99999, &err), bad[_i].code);
+    ck_assert_int_eq(upload_read_archive(&u, archive, n, 99999, &err), bad[_i].code);
     ck_assert_str_ne(err.msg, "");
     upload_release(&u);
 }
@@ -128,8 +128,8 @@ START_TEST(the_limit_holds_for_all_files_together)
         const size_t n = make(e[i], 2, NULL);
         struct upload u = {0}, v = {0};
 
-        ck_assert_int_eq(upload_read_tar(&u, archive, n, 1199, NULL), CORE_E_BODY_TOO_LARGE);
-        ck_assert_int_eq(upload_read_tar(&v, archive, n, 1200, NULL), 0);
+        ck_assert_int_eq(upload_read_archive(&u, archive, n, 1199, NULL), CORE_E_BODY_TOO_LARGE);
+        ck_assert_int_eq(upload_read_archive(&v, archive, n, 1200, NULL), 0);
         upload_release(&u);
         upload_release(&v);
     }
@@ -143,7 +143,7 @@ START_TEST(a_cut_archive_never_gives_a_cut_file)
 
     for (size_t cut = 0; cut < n; cut += 37) {
         struct upload u = {0};
-        const int rc = upload_read_tar(&u, archive, cut, 100000, NULL);
+        const int rc = upload_read_archive(&u, archive, cut, 100000, NULL);
 
         /* Past the file's bytes only padding is lost. */
         if (rc == 0)
@@ -166,7 +166,7 @@ START_TEST(reading_survives_every_allocation_failure)
 
         ck_assert_int_lt(k, 20);
         core__alloc_fail_at = k;
-        rc = upload_read_tar(&u, archive, n, 1000, NULL);
+        rc = upload_read_archive(&u, archive, n, 1000, NULL);
         core__alloc_fail_at = -1;
         upload_release(&u);
         if (rc == 0) {
@@ -178,10 +178,60 @@ START_TEST(reading_survives_every_allocation_failure)
 }
 END_TEST
 
-Suite *tar_suite(void)
+static size_t make_zip(const char *name, const char *text)
 {
-    Suite *s = suite_create("tar");
-    TCase *t = tcase_create("tar");
+    struct archive *a = archive_write_new();
+    struct archive_entry *e = archive_entry_new();
+    size_t n = 0;
+
+    archive_write_set_format_zip(a);
+    archive_write_open_memory(a, archive, sizeof(archive), &n);
+    archive_entry_set_pathname(e, name);
+    archive_entry_set_filetype(e, AE_IFREG);
+    archive_entry_set_perm(e, 0644);
+    archive_entry_set_size(e, (la_int64_t)strlen(text));
+    archive_write_header(a, e);
+    archive_write_data(a, text, strlen(text));
+    archive_write_close(a);
+    archive_write_free(a);
+    archive_entry_free(e);
+    return n;
+}
+
+START_TEST(a_zip_is_read_within_the_same_limits)
+{
+    const size_t n = make_zip("a/b.json", "some text of thirty-one letters");
+    struct upload u = {0}, v = {0};
+
+    ck_assert_int_eq(upload_read_archive(&u, archive, n, 31, NULL), 0);
+    ck_assert_uint_eq(u.n, 1);
+    ck_assert_str_eq(u.file[0].name, "a/b.json");
+    ck_assert_mem_eq(u.file[0].bytes, "some text of thirty-one letters", 31);
+    ck_assert_int_eq(upload_read_archive(&v, archive, n, 30, NULL), CORE_E_BODY_TOO_LARGE);
+    upload_release(&u);
+    upload_release(&v);
+}
+END_TEST
+
+START_TEST(a_zip_that_is_cut_anywhere_is_refused)
+{
+    const size_t n = make_zip("b.json", "some text");
+
+    for (size_t i = 4; i < n - 1; i++) {
+        struct upload u = {0};
+        struct core_err err = {0};
+
+        ck_assert_int_eq(upload_read_archive(&u, archive, i, 1000, &err), CORE_E_ADAPTER_INVALID);
+        ck_assert_str_ne(err.msg, "");
+        upload_release(&u);
+    }
+}
+END_TEST
+
+Suite *archive_suite(void)
+{
+    Suite *s = suite_create("archive");
+    TCase *t = tcase_create("archive");
 
     tcase_add_loop_test(t, regular_files_are_taken_whatever_the_compression, 0, 3);
     tcase_add_test(t, hidden_files_are_left_out);
@@ -190,6 +240,8 @@ Suite *tar_suite(void)
     tcase_add_test(t, the_limit_holds_for_all_files_together);
     tcase_add_loop_test(t, a_cut_archive_never_gives_a_cut_file, 0, 3);
     tcase_add_test(t, reading_survives_every_allocation_failure);
+    tcase_add_test(t, a_zip_is_read_within_the_same_limits);
+    tcase_add_test(t, a_zip_that_is_cut_anywhere_is_refused);
     suite_add_tcase(s, t);
     return s;
 }
