@@ -32,7 +32,7 @@ BENCH := $(patsubst bench/%.c,%,$(wildcard bench/bench_*.c))
 
 obj = $(patsubst %.c,$(B)/%.o,$(1))
 LIB := $(B)/libpeft_core.a
-OBJ_APP := $(call obj,$(STORE) $(SERVER))
+OBJ_APP := $(call obj,$(STORE) $(SERVER)) $(B)/gen/assets.o
 ALL_SRC := $(CORE) $(STORE) $(SERVER) server/main.c
 
 # Instruction-set flags stand here and nowhere else (core/kern/kern.h, levels). Only a
@@ -72,6 +72,15 @@ $(B)/%.o: %.c | build/.deps-build
 	@mkdir -p $(@D)
 	@echo "CC $<"
 	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
+
+# The documentation that the server serves: one source, docs/openapi.yaml.
+build/gen/assets.c: docs/openapi.yaml server/docs.html tools/assets.py tools/yamlsubset.py | build/.deps-build
+	@mkdir -p $(@D)
+	$(PY) tools/assets.py docs/openapi.yaml server/docs.html > $@.new && mv -f $@.new $@
+$(B)/gen/assets.o: build/gen/assets.c server/assets.h | build/.deps-build
+	@mkdir -p $(@D)
+	@echo "CC $<"
+	@$(CC) $(CFLAGS) -c $< -o $@
 
 $(LIB): $(call obj,$(CORE))
 	@rm -f $@
@@ -146,7 +155,10 @@ build/fuzz/%.o: %.c | build/.deps-build build/.deps-fuzz
 build/fuzz/core/kern/%.o: FLAGS_FILE += -ffp-contract=off
 build/fuzz/core/kern/kern_avx2.o: FLAGS_FILE += $(ISA_avx2)
 build/fuzz/core/kern/kern_avx512.o: FLAGS_FILE += $(ISA_avx512)
-build/fuzz/lib.a: $(FUZZ_OBJ)
+build/fuzz/gen/assets.o: build/gen/assets.c server/assets.h | build/.deps-fuzz
+	@mkdir -p $(@D)
+	clang-14 $(FUZZ_FLAGS) -c $< -o $@
+build/fuzz/lib.a: $(FUZZ_OBJ) build/fuzz/gen/assets.o
 	@rm -f $@
 	ar rcs $@ $^
 build/fuzz/fuzz_%: build/fuzz/tests/fuzz/fuzz_%.o build/fuzz/lib.a

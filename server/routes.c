@@ -59,6 +59,8 @@ static const struct srv_route routes[] = {
     {"POST", "/v1/load_lora_adapter", srv_load_lora_post, NULL, SRV_BODY_JSON, true},
     {"POST", "/v1/unload_lora_adapter", srv_unload_lora_post, NULL, SRV_BODY_JSON, true},
     /* operations */
+    {"GET", "/openapi.json", srv_openapi_get, NULL, SRV_BODY_NONE, false},
+    {"GET", "/docs", srv_docs_get, NULL, SRV_BODY_NONE, false},
     {"GET", "/health", srv_health_plain_get, NULL, SRV_BODY_NONE, false},
     {"GET", "/healthz", srv_health_get, NULL, SRV_BODY_NONE, false},
     {"GET", "/readyz", srv_ready_get, NULL, SRV_BODY_NONE, false},

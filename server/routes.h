@@ -73,6 +73,8 @@ enum srv_outcome srv_adapters_pin_post(struct srv_request *r);
 enum srv_outcome srv_adapters_unpin_post(struct srv_request *r);
 enum srv_outcome srv_load_lora_post(struct srv_request *r);
 enum srv_outcome srv_unload_lora_post(struct srv_request *r);
+enum srv_outcome srv_openapi_get(struct srv_request *r);
+enum srv_outcome srv_docs_get(struct srv_request *r);
 enum srv_outcome srv_health_get(struct srv_request *r);
 enum srv_outcome srv_ready_get(struct srv_request *r);
 enum srv_outcome srv_metrics_get(struct srv_request *r);

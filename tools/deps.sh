@@ -16,7 +16,7 @@ flock 9
 
 packages() {
     case $1 in
-    build) echo gcc make libmicrohttpd-dev libopenblas-dev libjansson-dev libuv1-dev \
+    build) echo gcc make python3 libmicrohttpd-dev libopenblas-dev libjansson-dev libuv1-dev \
         libpcre2-dev libutf8proc-dev libarchive-dev libssl-dev zlib1g-dev ;;
     test) echo check python3 curl ;;
     lint) echo clang-14 clang-format-14 clang-tidy-14 git python3 ;;

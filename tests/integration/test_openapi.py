@@ -6,9 +6,13 @@ parameter is one line with `in: query`.
 
 import os
 import re
+import sys
 import unittest
 
-from tests.integration.server import ROOT
+from tests.integration.server import ROOT, Server
+
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+import yamlsubset  # noqa: E402  (a tool of the build, not a package)
 
 
 def read(*path):
@@ -70,6 +74,46 @@ class OpenApi(unittest.TestCase):
                 there.add((section, m[1]))
         self.assertGreater(len(wanted), 5)
         self.assertEqual(wanted, there)
+
+
+class Served(unittest.TestCase):
+    def test_the_server_serves_this_file(self):
+        with Server("bert") as s:
+            answer = s.request("GET", "/openapi.json")
+            self.assertEqual((answer.status, answer.headers["Content-Type"]), (200, "application/json"))
+            self.assertEqual(answer.json, yamlsubset.load(read("docs", "openapi.yaml")))
+            self.assertEqual({(m.upper(), path) for path, item in answer.json["paths"].items() for m in item if m != "parameters"},
+                             set(server_routes()))
+            page = s.request("GET", "/docs")
+            self.assertEqual((page.status, page.headers["Content-Type"]), (200, "text/html; charset=utf-8"))
+            self.assertEqual(re.findall(rb"(?:src|href)=\"([^\"]*)", page.body), [b"/openapi.json"])
+            self.assertNotIn(b"http", page.body)
+
+
+class Yaml(unittest.TestCase):
+    """tools/yamlsubset.py: what it reads, and that it refuses the rest."""
+
+    def test_what_the_file_uses_is_read(self):
+        for text, value in (("a: 1\nb:\n  c: [x, 'y: z', {k: v}]\n", {"a": 1, "b": {"c": ["x", "y: z", {"k": "v"}]}}),
+                            ("- {a: null, b: true, c: 'null'}\n- x y\n", [{"a": None, "b": True, "c": "null"}, "x y"]),
+                            ("a:\n  - b: 1\n    c: 2\n  - d: it's\n", {"a": [{"b": 1, "c": 2}, {"d": "it's"}]}),
+                            ("'200': {$ref: '#/a/b'}\nx: 0.5\ny: -3\n", {"200": {"$ref": "#/a/b"}, "x": 0.5, "y": -3}),
+                            ("a:\nb: 'it''s'\n# a comment\n", {"a": None, "b": "it's"}), ("a: {}\nb: []\n", {"a": {}, "b": []})):
+            self.assertEqual(yamlsubset.load(text), value, text)
+
+    def test_what_it_does_not_know_is_an_error(self):
+        for text in ("a: |\n  b\n", "a: &x 1\n", "a: *x\n", "a: 1\na: 2\n", "a: {b: 1, b: 2}\n", "a: [1\n", "a: {b: c} d\n", "a: b: c\n",
+                     "a: 1\n  b: 2\n", "a: \"\\n\"\n", "a: x # y\n", "just text\n", "a:\n  b: 1\n c: 2\n", "a: !!int 1\n"):
+            with self.assertRaises(yamlsubset.Unreadable, msg=text):
+                yamlsubset.load(text)
+
+    def test_it_agrees_with_a_whole_reader(self):
+        try:
+            import yaml
+        except ImportError:
+            self.skipTest("PyYAML is not installed")
+        text = read("docs", "openapi.yaml")
+        self.assertEqual(yamlsubset.load(text), yaml.safe_load(text))
 
 
 class Reading(unittest.TestCase):
