@@ -6,6 +6,7 @@
 #   lint    the style check
 #   fuzz    the fuzzers
 #   demo    the demo
+#   clients the clients of other APIs
 set -eu
 cd "$(dirname "$0")"
 
@@ -22,6 +23,7 @@ packages() {
     lint) echo clang-14 clang-format-14 clang-tidy-14 git python3 ;;
     fuzz) echo clang-14 libclang-rt-14-dev llvm-14 ;;
     demo) echo python3 curl ;;
+    clients) echo python3-venv ;;
     *) echo "$1" ;;
     esac
 }
