@@ -24,6 +24,7 @@ static const struct {
     {"adapter.safetensors", KEPT},
     {"pytorch_adapter.bin", KEPT},
     {"adapter_interface.json", KEPT},
+    {"config.json", KEPT}, /* of a trained model: the names of labels */
     {"adapter_fusion_config.json", KEPT},
     {"model_adapter_fusion.safetensors", KEPT},
     {"pytorch_model_adapter_fusion.bin", KEPT},

@@ -197,5 +197,8 @@ int delta__json_str(struct delta_builder *b, const json_t *j, const char *key, c
 int delta__json_refuse(struct delta_builder *b, const json_t *j, const char *const *key);
 /* Label texts from a list, or from {label: id}; into the plan. */
 int delta__json_labels(struct delta_builder *b, const json_t *labels, const char *what);
+/* The labels of a task with n outputs that no file of the adapter names: id2label of the
+ * config.json that training left beside it, if it names exactly these n, each otherwise. */
+int delta__config_labels(struct delta_builder *b, size_t n);
 
 #endif

@@ -1,6 +1,7 @@
 /* core/delta/delta_json.c - the adapters' small JSON files, typed. Numbers and words
  * come from strangers: sizes and types are checked here, meanings by the readers. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -194,4 +195,50 @@ int delta__json_labels(struct delta_builder *b, const json_t *labels, const char
     b->plan.label = text;
     b->plan.n_labels = n;
     return 0;
+}
+
+/* Texts that are all there, none empty and each different from the others. */
+static bool are_labels(struct delta_builder *b, const char *const *text, size_t n)
+{
+    struct core_err why = {0}, *const err = b->err;
+    bool are = true;
+
+    for (size_t i = 0; i < n; i++)
+        are &= text[i] != NULL;
+    b->err = &why;
+    are = are && check_labels(b, text, n, "id2label") == 0;
+    b->err = err;
+    return are;
+}
+
+int delta__config_labels(struct delta_builder *b, size_t n)
+{
+    json_t *config = NULL;
+    const json_t *labels;
+    const char **text;
+    int rc = delta__json_file(b, "config.json", &config);
+
+    if (rc < 0)
+        return rc;
+    labels = json_object_get(config, "id2label");
+    if (!n || json_object_size(labels) != n)
+        goto out;
+    text = delta__scratch(b, n, sizeof(*text));
+    rc = text ? 0 : CORE_E_NOMEM;
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        const char *one;
+        char key[24];
+
+        snprintf(key, sizeof(key), "%zu", i);
+        one = json_string_value(json_object_get(labels, key));
+        text[i] = one ? delta__scratch_str(b, one) : NULL;
+        rc = one && !text[i] ? CORE_E_NOMEM : 0;
+    }
+    if (rc == 0 && are_labels(b, text, n)) {
+        b->plan.label = text;
+        b->plan.n_labels = n;
+    }
+out:
+    json_decref(config);
+    return rc;
 }

@@ -41,6 +41,23 @@ class Adapters(unittest.TestCase):
                          [a.body for a in answers])
         self.assertEqual(len({a.json["version"] for a in answers}), 1)
 
+    def test_labels_fall_back_to_those_of_a_config_json(self):
+        bare = {k: v for k, v in adapter_files(CELL).items() if k != "task.json"}
+        head = b'{"head": "classification"}'
+        names = lambda task: list(self.s.infer({"task": task, "input": "x"}).json["output"]["scores"])
+        for i, (config, said, want) in enumerate((
+                ({"id2label": {"0": "no", "1": "perhaps", "2": "yes"}}, head, ["no", "perhaps", "yes"]),
+                ({"id2label": {"0": "no", "1": "perhaps", "2": "yes"}}, b'{"head": "classification", "labels": ["a", "b", "c"]}', ["a", "b", "c"]),
+                ({"id2label": {"0": "no", "1": "yes"}}, head, None), ({"id2label": {"0": "x", "1": "x", "2": "y"}}, head, None),
+                ({"id2label": {"0": "x", "1": "", "2": "y"}}, head, None), ({"id2label": {"0": "x", "1": "z", "3": "y"}}, head, None),
+                ({"id2label": {"0": "x", "1": 5, "2": "y"}}, head, None), ({"id2label": ["x", "y", "z"]}, head, None), ({}, head, None))):
+            files = {**bare, "task.json": said, "config.json": json.dumps(config).encode()}
+            answer = self.s.put(f"labels{i}", files)
+            self.assertLess(answer.status, 300, answer.body)
+            self.assertNotIn("config.json", answer.json["ignored"])
+            self.assertEqual(names(f"labels{i}"), want or ["LABEL_0", "LABEL_1", "LABEL_2"], config)
+        self.assertEqual(self.s.put("labels", {**bare, "task.json": head, "config.json": b"{"}).error[:2], (422, "adapter_invalid"))
+
     def test_201_is_a_new_version_whatever_the_task(self):
         files = own_files(CELL, "new")
         self.assertEqual([self.s.put(task, files).status for task in ("new1", "new2", "new1")],
