@@ -80,8 +80,10 @@ struct infer_dialect {
     void (*end)(struct json_writer *w, const struct srv_request *r, struct infer *in);
 };
 
-/* Ours, POST /v1/infer. */
+/* Ours, POST /v1/infer; and those of the other routes, each in the file of its API. */
 extern const struct infer_dialect infer_dialect;
+extern const struct infer_dialect infer_chat, infer_completions, infer_embeddings, infer_classify,
+    infer_pooling, infer_score, infer_rerank, infer_embed, infer_predict, infer_v2;
 
 /* ---- infer_post.c: what a handler does ------------------------------------------- */
 

@@ -559,19 +559,19 @@ static void write_v2(struct json_writer *w, const struct srv_request *r, struct 
     jw_object_end(w);
 }
 
+const struct infer_dialect infer_v2 = {
+    .names = {.task = "task",
+              .input = "inputs",
+              .inputs = "inputs",
+              .is_flat = true,
+              .params = "parameters."},
+    .has_binary = true,
+    .read = read_v2,
+    .check = check_outputs,
+    .write = write_v2,
+};
+
 enum srv_outcome srv_v2_infer_post(struct srv_request *r)
 {
-    static const struct infer_dialect dialect = {
-        .names = {.task = "task",
-                  .input = "inputs",
-                  .inputs = "inputs",
-                  .is_flat = true,
-                  .params = "parameters."},
-        .has_binary = true,
-        .read = read_v2,
-        .check = check_outputs,
-        .write = write_v2,
-    };
-
-    return infer_begin(r, &dialect);
+    return infer_begin(r, &infer_v2);
 }

@@ -295,18 +295,18 @@ static void write_end(struct json_writer *w, const struct srv_request *r, struct
     openai_write_stream_end(w, r, in, ID, "chat.completion.chunk");
 }
 
+const struct infer_dialect infer_chat = {
+    .names = {.task = "model", .input = "messages", .is_flat = true, .params = ""},
+    .has_many = true,
+    .read = read_chat,
+    .init = init_params,
+    .check = openai_check_generation,
+    .write = write_chat,
+    .piece = write_piece,
+    .end = write_end,
+};
+
 enum srv_outcome srv_chat_completions_post(struct srv_request *r)
 {
-    static const struct infer_dialect dialect = {
-        .names = {.task = "model", .input = "messages", .is_flat = true, .params = ""},
-        .has_many = true,
-        .read = read_chat,
-        .init = init_params,
-        .check = openai_check_generation,
-        .write = write_chat,
-        .piece = write_piece,
-        .end = write_end,
-    };
-
-    return infer_begin(r, &dialect);
+    return infer_begin(r, &infer_chat);
 }

@@ -216,19 +216,19 @@ static void write_end(struct json_writer *w, const struct srv_request *r, struct
     openai_write_stream_end(w, r, in, ID, OBJECT);
 }
 
+const struct infer_dialect infer_completions = {
+    .names =
+        {.task = "model", .input = "prompt", .inputs = "prompt", .is_flat = true, .params = ""},
+    .has_many = true,
+    .read = read_completion,
+    .init = init_params,
+    .check = openai_check_generation,
+    .write = write_completion,
+    .piece = write_piece,
+    .end = write_end,
+};
+
 enum srv_outcome srv_completions_post(struct srv_request *r)
 {
-    static const struct infer_dialect dialect = {
-        .names =
-            {.task = "model", .input = "prompt", .inputs = "prompt", .is_flat = true, .params = ""},
-        .has_many = true,
-        .read = read_completion,
-        .init = init_params,
-        .check = openai_check_generation,
-        .write = write_completion,
-        .piece = write_piece,
-        .end = write_end,
-    };
-
-    return infer_begin(r, &dialect);
+    return infer_begin(r, &infer_completions);
 }

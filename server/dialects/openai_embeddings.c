@@ -96,15 +96,14 @@ static void write_embeddings(struct json_writer *w, const struct srv_request *r,
     jw_object_end(w);
 }
 
+const struct infer_dialect infer_embeddings = {
+    .names = {.task = "model", .input = "input", .inputs = "input", .is_flat = true, .params = ""},
+    .read = read_embeddings,
+    .check = check_kind,
+    .write = write_embeddings,
+};
+
 enum srv_outcome srv_embeddings_post(struct srv_request *r)
 {
-    static const struct infer_dialect dialect = {
-        .names =
-            {.task = "model", .input = "input", .inputs = "input", .is_flat = true, .params = ""},
-        .read = read_embeddings,
-        .check = check_kind,
-        .write = write_embeddings,
-    };
-
-    return infer_begin(r, &dialect);
+    return infer_begin(r, &infer_embeddings);
 }

@@ -99,12 +99,12 @@ static void write_embed(struct json_writer *w, const struct srv_request *r, stru
     jw_array_end(w);
 }
 
+const struct infer_dialect infer_embed = {
+    .names = NAMES, .read = read_embed, .check = check_embed, .write = write_embed};
+
 enum srv_outcome srv_embed_post(struct srv_request *r)
 {
-    static const struct infer_dialect dialect = {
-        .names = NAMES, .read = read_embed, .check = check_embed, .write = write_embed};
-
-    return infer_begin(r, &dialect);
+    return infer_begin(r, &infer_embed);
 }
 
 /* ---- /predict ------------------------------------------------------------------------ */
@@ -241,10 +241,10 @@ static void write_predict(struct json_writer *w, const struct srv_request *r, st
         jw_array_end(w);
 }
 
+const struct infer_dialect infer_predict = {
+    .names = NAMES, .read = read_predict, .check = check_predict, .write = write_predict};
+
 enum srv_outcome srv_predict_post(struct srv_request *r)
 {
-    static const struct infer_dialect dialect = {
-        .names = NAMES, .read = read_predict, .check = check_predict, .write = write_predict};
-
-    return infer_begin(r, &dialect);
+    return infer_begin(r, &infer_predict);
 }

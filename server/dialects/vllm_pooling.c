@@ -163,18 +163,18 @@ static void write_pooling(struct json_writer *w, const struct srv_request *r, st
         .task = "model", .input = "input", .inputs = "input", .is_flat = true, .params = "" \
     }
 
+const struct infer_dialect infer_classify = {
+    .names = NAMES, .read = read_classify, .check = check_classify, .write = write_classify};
+
 enum srv_outcome srv_classify_post(struct srv_request *r)
 {
-    static const struct infer_dialect dialect = {
-        .names = NAMES, .read = read_classify, .check = check_classify, .write = write_classify};
-
-    return infer_begin(r, &dialect);
+    return infer_begin(r, &infer_classify);
 }
+
+const struct infer_dialect infer_pooling = {
+    .names = NAMES, .read = read_pooling, .check = check_pooling, .write = write_pooling};
 
 enum srv_outcome srv_pooling_post(struct srv_request *r)
 {
-    static const struct infer_dialect dialect = {
-        .names = NAMES, .read = read_pooling, .check = check_pooling, .write = write_pooling};
-
-    return infer_begin(r, &dialect);
+    return infer_begin(r, &infer_pooling);
 }

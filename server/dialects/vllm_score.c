@@ -68,14 +68,14 @@ static void write_score(struct json_writer *w, const struct srv_request *r, stru
     core_free(rank);
 }
 
+const struct infer_dialect infer_score = {.names = NAMES("text_2", "text_2"),
+                                          .read = read_score,
+                                          .check = rank_check,
+                                          .write = write_score};
+
 enum srv_outcome srv_score_post(struct srv_request *r)
 {
-    static const struct infer_dialect dialect = {.names = NAMES("text_2", "text_2"),
-                                                 .read = read_score,
-                                                 .check = rank_check,
-                                                 .write = write_score};
-
-    return infer_begin(r, &dialect);
+    return infer_begin(r, &infer_score);
 }
 
 /* ---- /rerank ------------------------------------------------------------------------- */
@@ -202,10 +202,9 @@ static int read_either(struct json_reader *p, const struct infer_source *src, js
     return in->dialect->read(p, src, root, in);
 }
 
+const struct infer_dialect infer_rerank = {.names = NAMES("texts", "texts"), .read = read_either};
+
 enum srv_outcome srv_rerank_post(struct srv_request *r)
 {
-    static const struct infer_dialect either = {.names = NAMES("texts", "texts"),
-                                                .read = read_either};
-
-    return infer_begin(r, &either);
+    return infer_begin(r, &infer_rerank);
 }
