@@ -139,6 +139,17 @@ int delta__gate(struct delta_builder *b, const struct tensor *w, const struct te
     return rc;
 }
 
+/* Queries or keys of relative distances come from this linear too: for a gate an input of
+ * their own, which the library averages over the whole table. */
+static bool is_of_distances(const struct model_config *c, site_id site)
+{
+    const struct model_relative *r = &c->relative;
+
+    return r->span && !r->has_own &&
+           ((r->has_p2c && site_kind_of(site) == SITE_Q) ||
+            (r->has_c2p && site_kind_of(site) == SITE_K));
+}
+
 int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
                        const struct delta__lowrank *in)
 {
@@ -154,6 +165,11 @@ int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
     if (site_kind_of(p->site) == SITE_REL_EMBED)
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, p->t->name,
                                   "tensor %s: the library reads this table without it", p->t->name);
+    if (in->gate_w && is_of_distances(model_config(b->m), p->site))
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, in->gate_w->name,
+                                  "tensor %s: a gate is not computed where relative distances "
+                                  "pass the linear too",
+                                  in->gate_w->name);
     rc = delta__check_rank(b, p, in->down, rank);
     if (rc == 0)
         rc = read_lowrank(b, p, in, rank, &all);

@@ -53,6 +53,32 @@ START_TEST(a_pooler_that_only_classes_have_is_refused_in_front_of_a_head_of_the_
 }
 END_TEST
 
+START_TEST(a_gate_on_queries_that_distances_pass_too_is_refused)
+{
+    static const char config[] =
+        "{\"name\": \"a\", \"model_type\": \"m\", \"config\": {\"architecture\": \"lora\", \"r\": "
+        "2,"
+        " \"alpha\": 2, \"selfattn_lora\": true, \"attn_matrices\": [\"q\"],"
+        " \"use_gating\": true}}";
+#define QUERY_0 "deberta.encoder.layer.0.attention.self.query_proj.loras.a."
+    static const struct made lora[] = {
+        {.name = QUERY_0 "lora_A", .d0 = 2, .d1 = 44},
+        {.name = QUERY_0 "lora_B", .d0 = 44, .d1 = 2},
+        {.name = QUERY_0 "gate.weight", .d0 = 1, .d1 = 44},
+        {.name = QUERY_0 "gate.bias", .d0 = 1},
+        {0},
+    };
+    struct adapter a = {0};
+
+    fixture_model = open_base("deberta-v2-conv");
+    put_text(&a, "adapter_config.json", config);
+    put_tensors(&a, "adapter.safetensors", lora);
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, QUERY_0 "gate.weight: a gate");
+    drop_adapter(&a);
+    close_model();
+}
+END_TEST
+
 /* ModernBERT's classes pass head.dense and head.norm, whichever rows they pool. */
 START_TEST(rows_of_every_head_pass_a_pooler_that_all_classes_have)
 {
@@ -91,6 +117,7 @@ Suite *encoders_suite(void)
 
     tcase_add_test(t, a_lora_on_relative_distances_is_refused_since_the_library_does_not_read_it);
     tcase_add_test(t, a_pooler_that_only_classes_have_is_refused_in_front_of_a_head_of_the_encoder);
+    tcase_add_test(t, a_gate_on_queries_that_distances_pass_too_is_refused);
     tcase_add_loop_test(t, rows_of_every_head_pass_a_pooler_that_all_classes_have, 0, 5);
     suite_add_tcase(s, t);
     return s;
