@@ -217,7 +217,7 @@ struct delta_embed {
 struct delta_prefix {
     const float *k, *v; /* [n_tokens, n_kv_heads * d_head] */
     uint32_t n_tokens;
-    bool is_pinned; /* every query sees it, else it leaves windows as tokens do */
+    bool is_pinned;            /* every query sees it, else it leaves windows as tokens do */
     struct delta_gate gate[2]; /* of the keys, of the values; input: the projections' */
 };
 

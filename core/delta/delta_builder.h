@@ -305,7 +305,7 @@ struct delta__prefix {
     enum site_kind kind;                /* SITE_ATTN or SITE_CROSS_ATTN */
     const struct delta_gate (*gate)[2]; /* [n_layers], or NULL */
     bool is_stacked;                    /* behind those that are there already */
-    bool is_pinned;       /* struct delta_prefix */
+    bool is_pinned;                     /* struct delta_prefix */
 };
 /* Row `row` of a gate's linear [n_rows, n_in]; *out is the task's next gate. */
 int delta__gate(struct delta_builder *b, const struct tensor *w, const struct tensor *bias,

@@ -215,7 +215,7 @@ static size_t eliminate(double *x, size_t n_rows, size_t n_cols, float tolerance
 {
     size_t at = 0;
 
-    for (size_t rank = 0; rank <= most; rank++) {
+    for (size_t rank = 0; n_cols && rank <= most; rank++) {
         const float max = pivot(x, n_rows * n_cols, &at);
         const size_t pr = at / n_cols, pc = at % n_cols;
         double p;

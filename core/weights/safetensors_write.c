@@ -18,7 +18,7 @@ static int add_entry(json_t *header, const struct tensor *t, size_t at)
     return json_object_set_new(header, t->name,
                                json_pack("{s:s, s:o, s:[I, I]}", "dtype", tensor_type_text(t->type),
                                          "shape", shape, "data_offsets", (json_int_t)at,
-                                         (json_int_t)(at + t->n_bytes)));
+                                         (json_int_t)at + (json_int_t)t->n_bytes));
 }
 
 int safetensors_write(const struct tensor_list *l, struct core_buf *out, struct core_err *err)

@@ -41,14 +41,15 @@ static void make_header(struct get *g)
 
     memset(h, 0, BLOCK);
     snprintf(h, 100, "%.99s", f->name); /* kept names are short, adapters_store/ads_pick.c */
-    memcpy(h + 100, "0000644", 7);
-    memcpy(h + 108, "0000000", 7);
-    memcpy(h + 116, "0000000", 7);
+    snprintf(h + 100, 8, "%07o", 0644u);
+    snprintf(h + 108, 8, "%07o", 0u);
+    snprintf(h + 116, 8, "%07o", 0u);
     snprintf(h + 124, 12, "%011llo", (unsigned long long)f->n_bytes & 077777777777ull);
-    memcpy(h + 136, "00000000000", 11);
+    snprintf(h + 136, 12, "%011o", 0u);
     memset(h + 148, ' ', 8);
     h[156] = '0';
-    memcpy(h + 257, "ustar\00000", 8);
+    snprintf(h + 257, 6, "ustar");
+    h[263] = h[264] = '0';
     for (int i = 0; i < BLOCK; i++)
         sum += g->header[i];
     snprintf(h + 148, 8, "%06o", sum);
