@@ -153,13 +153,15 @@ static int run(const struct tok *tok, struct tok__work *w, const char *s, size_t
 /* How many tokens of each text decide what truncation to opt->n_max leaves. The words are
  * cut from left to right, each by itself, so the first tokens do not depend on the rest. Of
  * a pair, truncation compares the lengths only where one text is at most the limit, or
- * where both are longer and one of them gets the odd token: then all have to be counted. */
+ * where both are longer and one of them gets the odd token: then all have to be counted.
+ * Where only the second is cut, the first is counted to its end or to the limit. */
 static size_t enough(const struct tok__post *post, const struct tok_encode_options *opt,
                      bool has_pair)
 {
     const size_t n_added = opt->no_special ? 0 : post->tmpl[has_pair].n_added;
 
-    if (opt->n_max == 0 || opt->n_max < n_added || (has_pair && (opt->n_max - n_added) % 2 != 0))
+    if (opt->n_max == 0 || opt->n_max < n_added ||
+        (has_pair && !opt->keeps_text && (opt->n_max - n_added) % 2 != 0))
         return SIZE_MAX;
     return opt->n_max - n_added + 1;
 }

@@ -85,6 +85,8 @@ struct tok_encode_options {
     bool no_special; /* the post-processor adds no tokens (add_special_tokens=False) */
     size_t n_max;    /* 0 = no limit; else truncate, special tokens included, to
                       * n_max: longest first for pairs, as the library does */
+    bool keeps_text; /* of a pair n_max cuts the second text only ("only_second"):
+                      * CORE_E_INPUT_TOO_LONG if that would leave nothing of it */
     /* Asked now and then, a few times in every MiB of text: true ends the encode with
      * CORE_E_TIMEOUT. NULL = never. */
     bool (*is_stopped)(void *arg);

@@ -59,7 +59,7 @@ int tok__post_finish(struct tok__post *p, struct core_err *err)
 
 /* Both texts are cut so that together they have n_max tokens: the longer one
  * first, both to a half if that is not enough. */
-static bool truncate_to(struct tok__tokens seq[2], size_t n_max)
+static bool cut_longest(struct tok__tokens seq[2], size_t n_max)
 {
     const size_t n0 = seq[0].n, n1 = seq[1].n;
     size_t low, high;
@@ -79,6 +79,26 @@ static bool truncate_to(struct tok__tokens seq[2], size_t n_max)
     if (seq[1].n > n1)
         seq[1].n = n1;
     return true;
+}
+
+/* Cuts the texts to n_max tokens as opt says. */
+static int truncate_to(struct tok__tokens seq[2], size_t n_max,
+                       const struct tok_encode_options *opt, bool *is_truncated,
+                       struct core_err *err)
+{
+    if (!opt->keeps_text) {
+        *is_truncated = cut_longest(seq, n_max);
+        return 0;
+    }
+    *is_truncated = seq[0].n + seq[1].n > n_max;
+    if (!*is_truncated)
+        return 0;
+    if (seq[0].n >= n_max)
+        return core_err_set(err, CORE_E_INPUT_TOO_LONG,
+                            "the first text leaves no room for the second, the limit is %zu tokens",
+                            opt->n_max);
+    seq[1].n = n_max - seq[0].n;
+    return 0;
 }
 
 static size_t min_size(size_t a, size_t b)
@@ -144,8 +164,8 @@ int tok__post_run(const struct tok__post *p, struct tok__tokens seq[2], bool has
     if (opt->n_max > 0 && opt->n_max < n_added)
         return core_err_set(err, CORE_E_BAD_FIELD, "%zu tokens are fewer than the %zu special ones",
                             opt->n_max, n_added);
-    if (opt->n_max > 0)
-        is_truncated = truncate_to(seq, opt->n_max - n_added);
+    if (opt->n_max > 0 && truncate_to(seq, opt->n_max - n_added, opt, &is_truncated, err) != 0)
+        return CORE_E_INPUT_TOO_LONG;
     for (size_t i = 0; i < p->n_trims; i++)
         for (int k = 0; k < 2; k++)
             trim(&seq[k], p->trim_has_prefix[i]);

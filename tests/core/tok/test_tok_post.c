@@ -71,6 +71,35 @@ START_TEST(a_pair_loses_from_the_longer_text_first)
 }
 END_TEST
 
+START_TEST(the_first_of_a_pair_is_kept_if_asked)
+{
+    struct tok *tok = must_open_text("{\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"},"
+                                     "\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}}");
+    struct tok_encoding e = {0};
+
+    for (size_t n0 = 0; n0 <= 9; n0++)
+        for (size_t n_max = 1; n_max <= 12; n_max++) {
+            const struct tok_encode_options opt = {.n_max = n_max, .keeps_text = true};
+            const int rc =
+                tok_encode(tok, "a a a a a a a a a ", 2 * n0, "a a a a ", 8, &opt, &e, NULL);
+            size_t n_kept = 0;
+
+            if (n0 + 4 > n_max && n0 >= n_max) {
+                ck_assert_int_eq(rc, CORE_E_INPUT_TOO_LONG);
+                continue;
+            }
+            ck_assert_int_eq(rc, 0);
+            for (size_t k = 0; k < e.n; k++)
+                n_kept += e.seq[k] == 0;
+            ck_assert_uint_eq(n_kept, n0);
+            ck_assert_uint_eq(e.n, n0 + 4 < n_max ? n0 + 4 : n_max);
+            ck_assert(e.is_truncated == (n0 + 4 > n_max));
+        }
+    tok_encoding_release(&e);
+    tok_close(&tok);
+}
+END_TEST
+
 Suite *tok_post_suite(void)
 {
     Suite *s = suite_create("tok_post");
@@ -79,6 +108,7 @@ Suite *tok_post_suite(void)
     tcase_add_test(c, white_space_leaves_the_offsets_of_tokens);
     tcase_add_test(c, one_leading_space_counts_as_put_there_by_us);
     tcase_add_test(c, a_pair_loses_from_the_longer_text_first);
+    tcase_add_test(c, the_first_of_a_pair_is_kept_if_asked);
     suite_add_tcase(s, c);
     return s;
 }
