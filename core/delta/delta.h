@@ -228,8 +228,8 @@ enum delta_kind { /* what a task answers with */
                   DELTA_MULTI_LABEL,
                   DELTA_REGRESSION,
                   DELTA_TAGGING,
-                  DELTA_SPAN,            /* seat */
-                  DELTA_MULTIPLE_CHOICE, /* seat */
+                  DELTA_SPAN,            /* labels 0 and 1: the answer's first token, its last */
+                  DELTA_MULTIPLE_CHOICE, /* one label: a sequence is one choice */
                   DELTA_EMBEDDING,
                   DELTA_GENERATION,
                   DELTA_N_KINDS
@@ -322,8 +322,8 @@ struct delta {
     uint32_t n_soft;          /* rows that stand in front of every input: ids -1, -2, ... */
     uint32_t position_shift;  /* real token j stands at position shift + j (PEFT's
                                * prefix: T; AdapterHub's: 0) */
-    bool ignores_token_types; /* every token's type counts as 0 (PEFT's prompt learning
-                               * outside sequence and token classification) */
+    bool ignores_token_types; /* every token's type counts as 0 (PEFT's QUESTION_ANS, and its
+                               * prompt learning outside classification) */
     uint32_t n_gates;         /* values that a sequence keeps; a prompt with gates goes whole
                                * into one step */
     uint32_t n_suffix;        /* of a ReFT */

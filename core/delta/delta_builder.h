@@ -28,6 +28,8 @@ enum delta__form {
     DELTA__FORM_UNSAID,   /* no head tensors: as the base answers; with them: task.json */
     DELTA__FORM_SEQUENCE, /* one answer of a whole input */
     DELTA__FORM_TOKENS,   /* one answer of each token */
+    DELTA__FORM_SPAN,     /* where an answer begins and ends: two numbers of each token */
+    DELTA__FORM_CHOICE,   /* one score of a whole input: of one choice among several */
     DELTA__FORM_LM,
     DELTA__FORM_EMBEDDING,
 };

@@ -21,6 +21,8 @@ int delta__form_of_class(struct delta_builder *b, const char *class_name, enum d
     } known[] = {
         {"ForSequenceClassification", DELTA__FORM_SEQUENCE},
         {"ForTokenClassification", DELTA__FORM_TOKENS},
+        {"ForQuestionAnswering", DELTA__FORM_SPAN},
+        {"ForMultipleChoice", DELTA__FORM_CHOICE},
         {"ForCausalLM", DELTA__FORM_LM},
         {"LMHeadModel", DELTA__FORM_LM},
         {"ForConditionalGeneration", DELTA__FORM_LM},
@@ -32,6 +34,12 @@ int delta__form_of_class(struct delta_builder *b, const char *class_name, enum d
             *out = known[i].form;
             return 0;
         }
+    if (strstr(class_name, "ForMaskedLM"))
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "model_class",
+                                  "%.100s fills gaps in a text, and no kind of task answers with "
+                                  "that: save the adapter without this head, or with one of the "
+                                  "other kinds",
+                                  class_name);
     if (strstr(class_name, "For"))
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "model_class",
                                   "the head of %.100s is not computed", class_name);
@@ -128,12 +136,16 @@ static const struct model_head *class_of(const struct delta_builder *b)
         return model_head(b->m, MODEL_FORM_SEQUENCE);
     case DELTA__FORM_TOKENS:
         return model_head(b->m, MODEL_FORM_TOKENS);
+    case DELTA__FORM_SPAN:
+        return model_head(b->m, MODEL_FORM_SPAN);
+    case DELTA__FORM_CHOICE:
+        return model_head(b->m, MODEL_FORM_CHOICE);
     default:
         return NULL;
     }
 }
 
-/* Which rows a head of one answer for an input pools. */
+/* Which rows a head of one answer for a sequence pools. */
 static enum model_head_pool sequence_pool(const struct delta_builder *b)
 {
     if (!b->plan.n_layers && class_of(b))
@@ -182,6 +194,7 @@ static int choose_pool(struct delta_builder *b, size_t *width)
 
     switch (p->form) {
     case DELTA__FORM_TOKENS:
+    case DELTA__FORM_SPAN:
         b->head.pool = DELTA_POOL_TOKENS;
         break;
     case DELTA__FORM_LM:
@@ -203,6 +216,10 @@ static enum delta_kind kind_of(const struct delta__head *p, size_t n_outputs)
     switch (p->form) {
     case DELTA__FORM_TOKENS:
         return DELTA_TAGGING;
+    case DELTA__FORM_SPAN:
+        return DELTA_SPAN;
+    case DELTA__FORM_CHOICE:
+        return DELTA_MULTIPLE_CHOICE;
     case DELTA__FORM_LM:
         return DELTA_GENERATION;
     case DELTA__FORM_EMBEDDING:
@@ -301,16 +318,31 @@ static int check_replaced(struct delta_builder *b)
     return 0;
 }
 
+/* Outputs that every head of this form has; 0: any number. */
+static size_t outputs_of(const struct delta_builder *b)
+{
+    switch (b->plan.form) {
+    case DELTA__FORM_LM:
+        return model_config(b->m)->n_vocab;
+    case DELTA__FORM_SPAN: /* a token as an answer's first, and as its last */
+        return 2;
+    case DELTA__FORM_CHOICE:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
 static int check_outputs(struct delta_builder *b, size_t n)
 {
+    const size_t want = outputs_of(b);
     const struct delta__head *p = &b->plan;
     const bool has_labels = p->form == DELTA__FORM_SEQUENCE || p->form == DELTA__FORM_TOKENS;
 
-    if (p->form == DELTA__FORM_LM && n != model_config(b->m)->n_vocab)
+    if (want && n != want)
         return core_err_set(b->err, CORE_E_ADAPTER_MISMATCH,
-                            "the adapter's LM head: got %zu outputs, expected the vocabulary of "
-                            "the base, %u",
-                            n, model_config(b->m)->n_vocab);
+                            "the adapter's head: got %zu outputs, expected %zu%s", n, want,
+                            p->form == DELTA__FORM_LM ? ", the vocabulary of the base" : "");
     if (p->n_outputs && p->n_outputs != n)
         return core_err_set(b->err, CORE_E_ADAPTER_INVALID,
                             "the head has %zu outputs, its configuration says %zu", n,

@@ -44,8 +44,9 @@ static int read_layers(struct delta_builder *b, const json_t *config, const char
     if (rc == 0)
         rc = delta__ah_act(b, text, false, &act);
     if (rc == 0)
-        rc = delta__json_number(b, config, "layers", h->form == DELTA__FORM_SEQUENCE ? 2 : 1,
-                                &n_layers);
+        rc = delta__json_number(
+            b, config, "layers",
+            h->form == DELTA__FORM_SEQUENCE || h->form == DELTA__FORM_CHOICE ? 2 : 1, &n_layers);
     for (unsigned i = 0; rc == 0 && i <= HEAD_INDEX_MAX; i++) {
         const int n = snprintf(path, sizeof(path), "heads.%s.%u", name, i);
         const struct tensor *w;
@@ -121,6 +122,8 @@ static int read_type(struct delta_builder *b, const json_t *config)
         {"classification", DELTA__FORM_SEQUENCE, DELTA__PROBLEM_UNSAID},
         {"multilabel_classification", DELTA__FORM_SEQUENCE, DELTA__PROBLEM_MULTI},
         {"tagging", DELTA__FORM_TOKENS, DELTA__PROBLEM_UNSAID},
+        {"question_answering", DELTA__FORM_SPAN, DELTA__PROBLEM_UNSAID},
+        {"multiple_choice", DELTA__FORM_CHOICE, DELTA__PROBLEM_UNSAID},
         {"causal_lm", DELTA__FORM_LM, DELTA__PROBLEM_UNSAID},
         {"seq2seq_lm", DELTA__FORM_LM, DELTA__PROBLEM_UNSAID},
     };

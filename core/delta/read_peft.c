@@ -36,11 +36,9 @@ static int form_of_task(struct delta_builder *b, const json_t *config)
         const char *task;
         enum delta__form form;
     } known[] = {
-        {"SEQ_CLS", DELTA__FORM_SEQUENCE},
-        {"TOKEN_CLS", DELTA__FORM_TOKENS},
-        {"CAUSAL_LM", DELTA__FORM_LM},
-        {"SEQ_2_SEQ_LM", DELTA__FORM_LM},
-        {"FEATURE_EXTRACTION", DELTA__FORM_EMBEDDING},
+        {"SEQ_CLS", DELTA__FORM_SEQUENCE},  {"TOKEN_CLS", DELTA__FORM_TOKENS},
+        {"QUESTION_ANS", DELTA__FORM_SPAN}, {"CAUSAL_LM", DELTA__FORM_LM},
+        {"SEQ_2_SEQ_LM", DELTA__FORM_LM},   {"FEATURE_EXTRACTION", DELTA__FORM_EMBEDDING},
     };
     const json_t *mapping = json_object_get(config, "auto_mapping");
     const char *task, *class_name;
@@ -51,6 +49,8 @@ static int form_of_task(struct delta_builder *b, const json_t *config)
     for (size_t i = 0; task && i < sizeof(known) / sizeof(known[0]); i++)
         if (strcmp(task, known[i].task) == 0) {
             b->plan.form = known[i].form;
+            /* PeftModelForQuestionAnswering takes token types and does not pass them on. */
+            b->ignores_token_types = known[i].form == DELTA__FORM_SPAN;
             return 0;
         }
     if (task)

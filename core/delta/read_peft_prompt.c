@@ -60,7 +60,7 @@ int delta__peft_prefix(struct delta_builder *b, const json_t *config)
         return rc;
     b->position_shift = (uint32_t)p.n_tokens;
     /* PeftModelForFeatureExtraction drops token types; the classifiers keep them. */
-    b->ignores_token_types = b->plan.form == DELTA__FORM_EMBEDDING;
+    b->ignores_token_types |= b->plan.form == DELTA__FORM_EMBEDDING;
     return 0;
 }
 
@@ -79,7 +79,7 @@ static int add_rows(struct delta_builder *b, const struct tensor *t, const float
     const int rc = delta__add_soft(b, t, row, t->dim[0]);
 
     b->plan.end = DELTA_END_LAST;
-    b->ignores_token_types = b->plan.form == DELTA__FORM_EMBEDDING;
+    b->ignores_token_types |= b->plan.form == DELTA__FORM_EMBEDDING;
     return rc;
 }
 

@@ -43,6 +43,8 @@ static int read_head(struct delta_builder *b, const json_t *v)
         {DELTA_MULTI_LABEL, DELTA__FORM_SEQUENCE, DELTA__PROBLEM_MULTI},
         {DELTA_REGRESSION, DELTA__FORM_SEQUENCE, DELTA__PROBLEM_REGRESSION},
         {DELTA_TAGGING, DELTA__FORM_TOKENS, DELTA__PROBLEM_UNSAID},
+        {DELTA_SPAN, DELTA__FORM_SPAN, DELTA__PROBLEM_UNSAID},
+        {DELTA_MULTIPLE_CHOICE, DELTA__FORM_CHOICE, DELTA__PROBLEM_UNSAID},
         {DELTA_EMBEDDING, DELTA__FORM_EMBEDDING, DELTA__PROBLEM_UNSAID},
         {DELTA_GENERATION, DELTA__FORM_LM, DELTA__PROBLEM_UNSAID},
     };
@@ -54,7 +56,8 @@ static int read_head(struct delta_builder *b, const json_t *v)
             return 0;
         }
     return bad_value(b, "head",
-                     "classification, multi_label, regression, tagging, embedding or generation");
+                     "classification, multi_label, regression, tagging, span, multiple_choice, "
+                     "embedding or generation");
 }
 
 static int read_pooling(struct delta_builder *b, const json_t *v)

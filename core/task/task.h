@@ -24,7 +24,7 @@ enum task_input_form {
     TASK_PAIR,     /* text, text_pair */
     TASK_QUESTION, /* text = question, text_pair = context */
     TASK_MESSAGES, /* message[] */
-    TASK_CHOICES,  /* text, choice[] */
+    TASK_CHOICES,  /* text, text_pair = one of n_choices */
     TASK_TOKENS,   /* tokens, token_types */
 };
 
@@ -39,8 +39,7 @@ struct task_input {
     size_t n_text, n_text_pair;
     const struct task_message *message;
     size_t n_messages;
-    const char *const *choice;
-    size_t n_choices;
+    size_t choice, n_choices; /* of TASK_CHOICES, which are as many inputs side by side */
     const int32_t *tokens, *token_types; /* token_types may be NULL */
     size_t n_tokens;
 };
@@ -52,7 +51,8 @@ struct task_input {
  *
  * `opt->n_max` tokens at most, special ones included; else CORE_E_INPUT_TOO_LONG, or, with
  * `opt->truncate`, a shorter input:
- *   text, pairs, question  cut as the tokenizers library truncates; special tokens stay
+ *   text, pairs, choices   cut as the tokenizers library truncates; special tokens stay
+ *   question               the context is cut; too long still if none of it fits
  *   text with a prompt     the prompt stays whole around a beginning of the text, the
  *                          same at every {input}, that ends where a token of the whole
  *                          prompt's encoding ends, and between characters; too long
@@ -60,8 +60,9 @@ struct task_input {
  *   messages               never cut: CORE_E_INPUT_TOO_LONG
  *   tokens                 the first n_max
  * CORE_E_NO_TOKENIZER, CORE_E_WRONG_KIND (messages for a classifier, choices or
- * question for a kind that has no use for them, a chat template that is not known),
- * CORE_E_BAD_FIELD (a role other than system, user and assistant). A prompt with its input
+ * question for a kind that has no use for them, other inputs for one that needs them, a
+ * chat template that is not known), CORE_E_BAD_FIELD (a role other than system, user and
+ * assistant; a context without a token). A prompt with its input
  * is at most TASK_PROMPTED_MAX bytes, whatever opt says: CORE_E_INPUT_TOO_LONG before
  * anything is allocated. CORE_E_TIMEOUT: opt->is_stopped() said so, see tok.h.
  *
@@ -78,17 +79,33 @@ struct task_encode_options {
 int task_encode(const struct model *m, const struct delta *d, const struct task_input *in,
                 const struct task_encode_options *opt, struct tok_encoding *out,
                 struct core_err *err);
-/* CORE_E_WRONG_KIND if a task of this kind has no use for the form of the input. */
+/* CORE_E_WRONG_KIND if a task of this kind has no use for the form of the input, or needs
+ * another. */
 int task_check_form(const struct delta *d, const struct task_input *in, struct core_err *err);
 /* Bytes that task_encode() gives to the tokenizer, about. */
 size_t task_encode_cost(const struct delta *d, const struct task_input *in);
 
 /* ---- outputs: fill plain structs from a finished job ------------------------ */
 
-/* Classification: softmax scores in label order. multi_label: sigmoid. */
+/* Classification: softmax scores in label order. multi_label: sigmoid. multiple_choice:
+ * softmax over the choices' logits. CORE_E_INTERNAL if a logit is not finite. */
 int task_scores(const struct delta *d, const float *logits, size_t n, float *score);
 /* The label text of index i, "LABEL_i" into buf when the task has no names. */
 const char *task_label(const struct delta *d, size_t i, char buf[24]);
+
+/* Span: the best answer among the tokens of the context, or among all of TASK_TOKENS, from
+ * logits [e->n][2]. Scored as transformers' question-answering pipeline does (defaults, but
+ * align_to_words=False): the softmax of starts and that of ends, both over the context and
+ * the token that an encoder's tokenizer puts in front of all, multiplied; an answer has at
+ * most TASK_ANSWER_MAX tokens. CORE_E_INTERNAL if a logit is not finite. There is at least
+ * one such token. */
+enum { TASK_ANSWER_MAX = 15 };
+struct task_span {
+    size_t first, last; /* tokens */
+    float score;
+};
+int task_span(const struct model *m, const struct task_input *in, const struct tok_encoding *e,
+              const float *logits, struct task_span *out);
 
 /* Tagging: one tag per word piece group. text/start/end are code points. */
 struct task_tag {

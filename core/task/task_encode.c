@@ -60,11 +60,27 @@ static int from_text(const struct model *m, const struct task_input *in,
     int rc;
 
     to.n_max = opt->truncate ? opt->n_max : 0;
+    to.keeps_text = in->form == TASK_QUESTION;
     rc = tok_encode(model_tok(m), in->text, in->n_text, in->text_pair, in->n_text_pair, &to, out,
                     err);
     if (rc == 0 && out->n > opt->n_max)
         rc = too_long("input", out->n, opt->n_max, "", err);
     return rc;
+}
+
+/* An answer is a part of the context, so there must be some of it. */
+static int from_question(const struct model *m, const struct task_input *in,
+                         const struct task_encode_options *opt, struct tok_encoding *out,
+                         struct core_err *err)
+{
+    const int rc = from_text(m, in, opt, out, err);
+
+    for (size_t i = 0; rc == 0 && i < out->n; i++)
+        if (out->seq[i] == 1)
+            return 0;
+    return rc < 0 ? rc
+                  : core_err_set_param(err, CORE_E_BAD_FIELD, "input.context",
+                                       "there is no token in it that could be an answer");
 }
 
 static int from_messages(const struct model *m, const struct task_input *in,
@@ -240,8 +256,15 @@ static int from_prompt(const struct model *m, const char *prompt, const struct t
 int task_check_form(const struct delta *d, const struct task_input *in, struct core_err *err)
 {
     const enum delta_kind kind = d->head.kind;
-    const char *form = NULL;
+    const char *form = NULL, *need = NULL;
 
+    if (kind == DELTA_SPAN && in->form != TASK_QUESTION && in->form != TASK_TOKENS)
+        need = "question and context, or tokens";
+    else if (kind == DELTA_MULTIPLE_CHOICE && in->form != TASK_CHOICES)
+        need = "text and choices";
+    if (need)
+        return core_err_set_param(err, CORE_E_WRONG_KIND, "input", "a task of kind %s needs %s",
+                                  delta_kind_text(kind), need);
     if (in->form == TASK_MESSAGES && kind != DELTA_GENERATION)
         form = "messages";
     else if (in->form == TASK_CHOICES && kind != DELTA_MULTIPLE_CHOICE)
@@ -281,6 +304,8 @@ int task_encode(const struct model *m, const struct delta *d, const struct task_
                                   "this model was opened without a tokenizer: send tokens");
     if (in->form == TASK_MESSAGES)
         return from_messages(m, in, opt, out, err);
+    if (in->form == TASK_QUESTION)
+        return from_question(m, in, opt, out, err);
     if (in->form == TASK_TEXT && d->task.prompt)
         return from_prompt(m, d->task.prompt, in, opt, out, err);
     return from_text(m, in, opt, out, err);

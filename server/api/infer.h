@@ -70,8 +70,8 @@ struct infer_item {
     char path[32]; /* "" or "requests[3].": in front of a field's name in errors */
     struct infer_spec *spec;
     size_t n_specs;
-    bool is_tasks; /* `tasks`: answered by `results` */
-    struct task_input *input;
+    bool is_tasks;            /* `tasks`: answered by `results` */
+    struct task_input *input; /* each choice of an input is one of its own */
     size_t n_inputs;
     bool is_inputs; /* `inputs`: answered by `outputs` */
     bool is_stream;
@@ -114,7 +114,7 @@ struct infer_job {
     struct infer_call *call;
     const struct task_input *input;
     struct engine_job *job;         /* NULL until made */
-    const struct tok_encoding *enc; /* the call's text; empty later unless the task tags */
+    const struct tok_encoding *enc; /* the call's text; empty later unless answers point into it */
     unsigned max_tokens;
     struct task_text *decoder; /* NULL: no tokenizer, or no generation */
     struct core_buf text;

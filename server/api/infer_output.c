@@ -111,16 +111,22 @@ static size_t byte_of(struct slicer *s, size_t point)
     return s->at_byte;
 }
 
-static void write_slice(struct json_writer *w, struct slicer *s, uint32_t start, uint32_t end)
+static void write_places(struct json_writer *w, uint32_t start, uint32_t end)
 {
-    const size_t from = byte_of(s, start), to = byte_of(s, end);
-
-    jw_key(w, "text");
-    jw_str(w, s->text + from, to - from);
     jw_key(w, "start");
     jw_uint(w, start);
     jw_key(w, "end");
     jw_uint(w, end);
+}
+
+static void write_slice(struct json_writer *w, const char *name, struct slicer *s, uint32_t start,
+                        uint32_t end)
+{
+    const size_t from = byte_of(s, start), to = byte_of(s, end);
+
+    jw_key(w, name);
+    jw_str(w, s->text + from, to - from);
+    write_places(w, start, end);
 }
 
 /* Of what is in text_pair. */
@@ -155,7 +161,7 @@ static void write_tag(struct json_writer *w, const struct infer_job *j, const st
         else
             jw_null(w);
     } else {
-        write_slice(w, &text[j->enc->seq[row]], tag->start, tag->end);
+        write_slice(w, "text", &text[j->enc->seq[row]], tag->start, tag->end);
         write_sequence(w, j->enc->seq[row]);
     }
     jw_key(w, "label");
@@ -209,7 +215,7 @@ static void write_entities(struct json_writer *w, const struct infer_job *j,
         jw_cstr(w, entity[i].label);
         jw_key(w, "score");
         jw_float(w, entity[i].score);
-        write_slice(w, &text[sequence], entity[i].start, entity[i].end);
+        write_slice(w, "text", &text[sequence], entity[i].start, entity[i].end);
         write_sequence(w, sequence);
         jw_object_end(w);
     }
@@ -253,6 +259,72 @@ static void write_tagging(struct json_writer *w, const struct infer_job *j, cons
         jw_array_end(w);
     }
     core_free(tag);
+}
+
+/* ---- spans and choices -------------------------------------------------------------- */
+
+static void write_column(struct json_writer *w, const char *name, const float *v, size_t n,
+                         size_t step)
+{
+    jw_key(w, name);
+    jw_array(w);
+    for (size_t i = 0; i < n; i++)
+        jw_float(w, v[i * step]);
+    jw_array_end(w);
+}
+
+/* Of an input of tokens: the places of its first token and of the one after its last. */
+static void write_span(struct json_writer *w, const struct infer_job *j, const float *logits,
+                       size_t n_rows)
+{
+    struct slicer context = {.text = j->input->text_pair, .n = j->input->n_text_pair};
+    struct task_span span;
+
+    if (task_span(j->call->r->srv->model, j->input, j->enc, logits, &span) < 0)
+        w->has_nan = true;
+    if (j->input->form == TASK_TOKENS) {
+        jw_key(w, "answer");
+        jw_null(w);
+        write_places(w, (uint32_t)span.first, (uint32_t)span.last + 1);
+    } else {
+        write_slice(w, "answer", &context, j->enc->start[span.first], j->enc->end[span.last]);
+    }
+    jw_key(w, "score");
+    jw_float(w, span.score);
+    if (j->call->params.logits) {
+        jw_key(w, "logits");
+        jw_object(w);
+        write_column(w, "start", logits, n_rows, 2);
+        write_column(w, "end", logits + 1, n_rows, 2);
+        jw_object_end(w);
+    }
+}
+
+/* j is the first choice's; those of the others follow it. */
+static void write_choice(struct json_writer *w, const struct infer_job *j)
+{
+    const size_t n = j->input->n_choices;
+    float *logit = core_calloc(n, sizeof(*logit)), *score = NULL;
+    size_t n_rows, n_cols;
+
+    if (!logit)
+        w->out->is_short = true;
+    for (size_t i = 0; logit && i < n; i++)
+        logit[i] = *engine_job_output(j[i].job, &n_rows, &n_cols);
+    if (logit)
+        score = infer_scores(w, j->call->delta, logit, n);
+    if (score) {
+        jw_key(w, "choice");
+        jw_uint(w, infer_largest(score, n));
+        jw_key(w, "scores");
+        jw_floats(w, score, n);
+    }
+    if (score && j->call->params.logits) {
+        jw_key(w, "logits");
+        jw_floats(w, logit, n);
+    }
+    core_free(score);
+    core_free(logit);
 }
 
 /* ---- generation --------------------------------------------------------------------- */
@@ -389,8 +461,12 @@ static void write_output(struct json_writer *w, const struct infer_job *j)
     case DELTA_GENERATION:
         write_generation(w, j, out, n_cols);
         break;
-    case DELTA_SPAN: /* no reader makes these heads yet: delta_compile() refuses them */
+    case DELTA_SPAN:
+        write_span(w, j, out, n_rows);
+        break;
     case DELTA_MULTIPLE_CHOICE:
+        write_choice(w, j);
+        break;
     case DELTA_N_KINDS:
         break;
     }
@@ -461,7 +537,8 @@ static void write_call(struct json_writer *w, const struct srv_request *r,
         jw_key(w, "outputs");
         jw_array(w);
         for (size_t i = 0; i < call->n_jobs; i++)
-            write_job(w, call, i, err);
+            if (call->job[i].input->choice == 0) /* its answer is that of the others too */
+                write_job(w, call, i, err);
         jw_array_end(w);
     }
     write_usage(w, call);

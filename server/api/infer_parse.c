@@ -56,30 +56,34 @@ static int read_messages(struct json_reader *p, const json_t *v, struct task_inp
     return 0;
 }
 
+/* Inputs that one of the request is: a sequence for each choice, so each is an input. */
+static size_t n_inputs_of(const json_t *v)
+{
+    const size_t n = json_array_size(json_object_get(v, "choices"));
+
+    return n ? n : 1;
+}
+
+/* in[0] has the text already; there is room for as many as n_inputs_of() says. */
 static int read_choices(struct json_reader *p, const json_t *v, struct task_input *in)
 {
     const size_t n = json_array_size(v);
-    const char **choice;
 
     if (!json_is_array(v) || !n)
         return jr_fail(p, CORE_E_BAD_FIELD, "choices", "expected an array of strings");
-    choice = arena_alloc(p->a, n, sizeof(*choice));
-    if (!choice)
-        return jr_nomem(p);
+    in->form = TASK_CHOICES;
+    in->n_choices = n;
     for (size_t i = 0; i < n; i++) {
-        const json_t *one = json_array_get(v, i);
-        size_t len;
+        char name[40];
         int rc;
 
-        if (!json_is_string(one) || strlen(json_string_value(one)) != json_string_length(one))
-            return jr_fail(p, CORE_E_BAD_FIELD, "choices", "expected an array of strings");
-        rc = jr_text(p, one, "choices", &choice[i], &len);
+        snprintf(name, sizeof(name), "choices[%zu]", i);
+        in[i] = in[0];
+        in[i].choice = i;
+        rc = jr_text(p, json_array_get(v, i), name, &in[i].text_pair, &in[i].n_text_pair);
         if (rc < 0)
             return rc;
     }
-    in->form = TASK_CHOICES;
-    in->choice = choice;
-    in->n_choices = n;
     return 0;
 }
 
@@ -176,19 +180,23 @@ static int read_inputs(struct json_reader *p, const json_t *item, struct infer_i
     if (many && (!json_is_array(many) || !json_array_size(many)))
         return jr_fail(p, CORE_E_BAD_FIELD, "inputs", "expected an array of at least one input");
     it->is_inputs = many != NULL;
-    it->n_inputs = many ? json_array_size(many) : 1;
+    it->n_inputs = one ? n_inputs_of(one) : 0;
+    for (size_t i = 0; i < json_array_size(many); i++)
+        it->n_inputs += n_inputs_of(json_array_get(many, i));
     it->input = arena_alloc(p->a, it->n_inputs, sizeof(*it->input));
     if (!it->input)
         return jr_nomem(p);
     if (one)
         return read_input(p, one, "input", &it->input[0]);
-    for (size_t i = 0; i < it->n_inputs; i++) {
+    for (size_t i = 0, at = 0; i < json_array_size(many); i++) {
+        json_t *v = json_array_get(many, i);
         char name[40];
 
         snprintf(name, sizeof(name), "inputs[%zu]", i);
-        rc = read_input(p, json_array_get(many, i), name, &it->input[i]);
+        rc = read_input(p, v, name, &it->input[at]);
         if (rc < 0)
             return rc;
+        at += it->input[at].n_choices ? it->input[at].n_choices : 1;
     }
     return 0;
 }
@@ -327,9 +335,9 @@ static int check_size(struct json_reader *p, const struct infer *in, size_t max_
             continue;
         if (__builtin_mul_overflow(it->n_specs, it->n_inputs, &jobs) ||
             __builtin_mul_overflow(jobs, it->params.n, &jobs) || jobs > max_items - n)
-            return jr_fail(p, CORE_E_BAD_FIELD,
-                           in->is_requests ? "requests" : in->dialect->names.inputs,
-                           "more than %zu inputs in one call, every task counted", max_items);
+            return jr_fail(
+                p, CORE_E_BAD_FIELD, in->is_requests ? "requests" : in->dialect->names.inputs,
+                "more than %zu inputs in one call, every task and choice counted", max_items);
         n += jobs;
     }
     return 0;

@@ -28,6 +28,16 @@ enum {
 
 /* ---- failures ------------------------------------------------------------------------ */
 
+/* Which input of the request the i-th one is: the choices of one are several. */
+static size_t index_in_request(const struct infer_item *it, size_t i)
+{
+    size_t n = 0;
+
+    for (size_t k = 1; k <= i; k++)
+        n += it->input[k].choice == 0;
+    return n;
+}
+
 void infer_fail_at(const struct infer_item *it, size_t i, const struct core_err *why,
                    struct core_err *err)
 {
@@ -41,7 +51,7 @@ void infer_fail_at(const struct infer_item *it, size_t i, const struct core_err 
         return;
     }
     if (is_input && it->is_inputs)
-        snprintf(index, sizeof(index), "[%zu]", i);
+        snprintf(index, sizeof(index), "[%zu]", index_in_request(it, i));
     if (names->is_flat) /* ".messages[2].role" -> "[2].role" */
         rest += strcspn(rest, "[");
     if (is_input)
@@ -416,13 +426,13 @@ static void prepare_items(struct infer *in)
 {
     for (size_t i = 0; i < in->n_items; i++) {
         struct infer_item *it = &in->item[i];
-        bool has_tags = false;
+        bool has_places = false;
 
         for (size_t j = 0; !it->err.code && j < it->n_specs; j++) {
             prepare_call(in, it, &it->call[j], &it->err);
-            has_tags |= it->call[j].delta->head.kind == DELTA_TAGGING;
+            has_places |= it->call[j].delta->head.pool == DELTA_POOL_TOKENS;
         }
-        if (!has_tags) /* offsets are of no use for the answer, and jobs have copies of the ids */
+        if (!has_places) /* nothing else needs offsets, and jobs have copies of the ids */
             infer_texts_release(it);
     }
 }

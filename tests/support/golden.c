@@ -109,6 +109,22 @@ static float *read_rows(const json_t *a, size_t *n_rows, size_t *n_cols)
     return v;
 }
 
+/* {"start", "end"}: a row of two for each token. */
+static float *read_spans(const json_t *j, size_t *n_rows, size_t *n_cols)
+{
+    const json_t *start = json_object_get(j, "start"), *end = json_object_get(j, "end");
+    float *v;
+
+    *n_rows = json_array_size(start);
+    *n_cols = 2;
+    v = calloc(2 * *n_rows + 1, sizeof(*v));
+    for (size_t i = 0; i < *n_rows; i++) {
+        v[2 * i] = (float)json_number_value(json_array_get(start, i));
+        v[2 * i + 1] = (float)json_number_value(json_array_get(end, i));
+    }
+    return v;
+}
+
 static void read_case(struct golden_case *c, const json_t *j)
 {
     const json_t *out = json_object_get(j, "logits");
@@ -119,7 +135,11 @@ static void read_case(struct golden_case *c, const json_t *j)
     c->generated = read_ids(json_object_get(j, "generated"), &c->n_generated);
     c->max_tokens = (size_t)json_integer_value(json_object_get(j, "max_tokens"));
     c->ignore_eos = json_is_true(json_object_get(j, "ignore_eos"));
-    c->expected = read_rows(out ? out : json_object_get(j, "embedding"), &c->n_rows, &c->n_cols);
+    if (json_is_object(out))
+        c->expected = read_spans(out, &c->n_rows, &c->n_cols);
+    else
+        c->expected =
+            read_rows(out ? out : json_object_get(j, "embedding"), &c->n_rows, &c->n_cols);
 }
 
 static void read_cell(struct golden_base *g, const char *name, const json_t *j)

@@ -883,8 +883,10 @@ START_TEST(a_head_at_odds_with_its_configuration_is_refused)
         const char *text;
     } edit[] = {
         {"\"classification\"", "\"masked_lm\"", CORE_E_ADAPTER_UNSUPPORTED, "masked_lm"},
-        {"\"classification\"", "\"question_answering\"", CORE_E_ADAPTER_UNSUPPORTED,
-         "question_answering"},
+        {"\"classification\"", "\"question_answering\"", CORE_E_ADAPTER_MISMATCH,
+         "got 3 outputs, expected 2"},
+        {"\"classification\"", "\"multiple_choice\"", CORE_E_ADAPTER_MISMATCH,
+         "got 3 outputs, expected 1"},
         {"\"layers\": 2", "\"layers\": 3", CORE_E_ADAPTER_INVALID, "layers"},
         {"\"num_labels\": 3", "\"num_labels\": 4", CORE_E_ADAPTER_INVALID, "3 outputs"},
         {"\"LABEL_2\": 2", "\"LABEL_2\": 5", CORE_E_ADAPTER_INVALID, "label2id"},
@@ -903,8 +905,8 @@ START_TEST(a_head_at_odds_with_its_configuration_is_refused)
     }
     drop_adapter(&a);
     ck_assert(load_cell(&a, "bert-ah-static"));
-    edit_text(&a, HEAD, "BertForSequenceClassification", "BertForMultipleChoice");
-    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "BertForMultipleChoice");
+    edit_text(&a, HEAD, "BertForSequenceClassification", "BertForNextSentencePrediction");
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "BertForNextSentencePrediction");
     drop_adapter(&a);
 }
 END_TEST

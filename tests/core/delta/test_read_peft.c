@@ -492,8 +492,8 @@ START_TEST(a_method_or_task_type_that_is_not_computed_is_refused_by_name)
         make(&a, types[i], "", pair);
         refused(&a, CORE_E_ADAPTER_UNSUPPORTED, i == 3 ? "? nonsense" : types[i]);
     }
-    make(&a, "LORA", "\"task_type\": \"QUESTION_ANS\"", pair);
-    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "QUESTION_ANS");
+    make(&a, "LORA", "\"task_type\": \"SENTENCE_SIMILARITY\"", pair);
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "SENTENCE_SIMILARITY");
     drop_adapter(&a);
 }
 END_TEST

@@ -106,6 +106,75 @@ START_TEST(without_a_task_type_the_class_of_the_model_tells)
 }
 END_TEST
 
+/* The two numbers of a token are where an answer begins and ends. */
+START_TEST(a_span_head_has_two_outputs_of_every_token)
+{
+    struct made t[] = {last_pair[0],
+                       last_pair[1],
+                       {.name = "base_model.model.qa_outputs.weight", .d0 = 2, .d1 = 40},
+                       {.name = "base_model.model.qa_outputs.bias", .d0 = 2},
+                       {0}};
+    struct adapter a = {0};
+    struct delta *d;
+
+    make(&a, "LORA", "\"task_type\": \"QUESTION_ANS\"", t);
+    d = compile(&a);
+    ck_assert_int_eq(d->head.kind, DELTA_SPAN);
+    ck_assert_int_eq(d->head.pool, DELTA_POOL_TOKENS);
+    ck_assert_uint_eq(d->head.n_labels, 2);
+    ck_assert(d->ignores_token_types); /* PEFT's class for this task type does */
+    delta_free(d);
+    make(&a, "LORA",
+         "\"task_type\": null, \"auto_mapping\": {\"base_model_class\": "
+         "\"BertForQuestionAnswering\"}",
+         t);
+    d = compile(&a);
+    ck_assert_int_eq(d->head.kind, DELTA_SPAN);
+    ck_assert(!d->ignores_token_types);
+    delta_free(d);
+    t[2].d0 = t[3].d0 = 3;
+    make(&a, "LORA", "\"task_type\": \"QUESTION_ANS\"", t);
+    refused(&a, CORE_E_ADAPTER_MISMATCH, "got 3 outputs, expected 2");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(a_choice_head_has_one_output_behind_the_pooler)
+{
+    struct made t[] = {last_pair[0],
+                       last_pair[1],
+                       {.name = "base_model.model.classifier.weight", .d0 = 1, .d1 = 40},
+                       {.name = "base_model.model.classifier.bias", .d0 = 1},
+                       {0}};
+    static const char mapped[] = "\"task_type\": null, \"auto_mapping\": "
+                                 "{\"base_model_class\": \"BertForMultipleChoice\"}";
+    struct adapter a = {0};
+    struct delta *d;
+
+    make(&a, "LORA", mapped, t);
+    d = compile(&a);
+    ck_assert_int_eq(d->head.kind, DELTA_MULTIPLE_CHOICE);
+    ck_assert_int_eq(d->head.pool, DELTA_POOL_POOLER);
+    delta_free(d);
+    t[2].d0 = t[3].d0 = 2;
+    make(&a, "LORA", mapped, t);
+    refused(&a, CORE_E_ADAPTER_MISMATCH, "got 2 outputs, expected 1");
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(a_masked_language_model_is_no_kind_of_task)
+{
+    struct adapter a = {0};
+
+    make(&a, "LORA",
+         "\"task_type\": null, \"auto_mapping\": {\"base_model_class\": \"BertForMaskedLM\"}",
+         pair);
+    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "BertForMaskedLM fills gaps in a text");
+    drop_adapter(&a);
+}
+END_TEST
+
 START_TEST(a_head_that_does_not_fit_is_refused)
 {
     struct adapter a = {0};
@@ -132,6 +201,29 @@ START_TEST(a_vocabulary_of_another_size_is_a_mismatch)
 
     make(&a, "LORA", "\"task_type\": \"CAUSAL_LM\"", t);
     refused(&a, CORE_E_ADAPTER_MISMATCH, "302");
+    drop_adapter(&a);
+}
+END_TEST
+
+/* transformers' question-answering class of most decoders calls every base "transformer". */
+START_TEST(a_decoder_with_a_span_head_is_called_transformer)
+{
+    const struct made t[] = {
+        {.name = "base_model.model.transformer.layers.1.self_attn.q_proj.lora_A.weight",
+         .d0 = 2,
+         .d1 = 56},
+        {.name = "base_model.model.transformer.layers.1.self_attn.q_proj.lora_B.weight",
+         .d0 = 56,
+         .d1 = 2},
+        {.name = "base_model.model.qa_outputs.weight", .d0 = 2, .d1 = 56},
+        {0}};
+    struct adapter a = {0};
+    struct delta *d;
+
+    make(&a, "LORA", "\"task_type\": \"QUESTION_ANS\"", t);
+    d = compile(&a);
+    lowrank_at(d, 1, SITE_Q);
+    delta_free(d);
     drop_adapter(&a);
 }
 END_TEST
@@ -230,9 +322,13 @@ Suite *read_peft_head_suite(void)
     tcase_add_test(t, copies_of_a_saved_module_are_not_read);
     tcase_add_test(t, an_own_pooler_becomes_a_step_of_the_head);
     tcase_add_test(t, without_a_task_type_the_class_of_the_model_tells);
+    tcase_add_test(t, a_span_head_has_two_outputs_of_every_token);
+    tcase_add_test(t, a_choice_head_has_one_output_behind_the_pooler);
+    tcase_add_test(t, a_masked_language_model_is_no_kind_of_task);
     tcase_add_test(t, a_head_that_does_not_fit_is_refused);
     suite_add_tcase(s, t);
     tcase_add_checked_fixture(llama, open_llama, close_model);
+    tcase_add_test(llama, a_decoder_with_a_span_head_is_called_transformer);
     tcase_add_test(llama, a_vocabulary_of_another_size_is_a_mismatch);
     tcase_add_test(llama, the_bases_own_matrices_beside_an_adapter_mean_nothing);
     tcase_add_test(llama, an_own_lm_head_is_a_step_of_the_head);

@@ -149,6 +149,16 @@ START_TEST(forms_that_a_kind_has_no_use_for_are_wrong_kind)
     ck_assert_int_eq(encode(&classifier, &messages, 9, false, &e, &err), CORE_E_WRONG_KIND);
     ck_assert_str_eq(err.msg, "a task of kind classification takes no messages");
     ck_assert_int_eq(encode(base, &question, 9, false, &e, NULL), CORE_E_WRONG_KIND);
+    classifier.head.kind = DELTA_SPAN;
+    err = (struct core_err){0};
+    ck_assert_int_eq(encode(&classifier, &(struct task_input){.form = TASK_TEXT, .text = "x"}, 9,
+                            false, &e, &err),
+                     CORE_E_WRONG_KIND);
+    ck_assert_str_eq(err.msg, "a task of kind span needs question and context, or tokens");
+    classifier.head.kind = DELTA_MULTIPLE_CHOICE;
+    err = (struct core_err){0};
+    ck_assert_int_eq(encode(&classifier, &question, 9, false, &e, &err), CORE_E_WRONG_KIND);
+    ck_assert_str_eq(err.msg, "a task of kind multiple_choice needs text and choices");
     /* this model has no chat template */
     ck_assert_int_eq(encode(base, &messages, 9, false, &e, NULL), CORE_E_WRONG_KIND);
 }
@@ -171,6 +181,46 @@ START_TEST(scores_are_softmax_or_sigmoid)
     ck_assert_float_eq_tol(s[1], 0.88079708f, 1e-6f);
     ck_assert_int_lt(task_scores(&d, nan, 2, s), 0);
     ck_assert_str_eq(task_label(&d, 2, buf), "LABEL_2");
+}
+END_TEST
+
+/* Six rows: one of the tokenizer's, a question's, the tokenizer's, a context's three. The
+ * numbers are those of transformers' select_starts_ends(). A decoder's first row has no share. */
+START_TEST(a_span_is_the_best_pair_of_the_contexts_tokens)
+{
+    uint8_t seq[] = {255, 0, 255, 1, 1, 1};
+    const struct tok_encoding e = {.seq = seq, .n = 6};
+    float logits[] = {1, 1, 9, 9, 9, 9, 1, 3.5f, 3, 0, 2, 2};
+    const struct task_input text = {.form = TASK_QUESTION}, tokens = {.form = TASK_TOKENS};
+    struct task_span s;
+
+    ck_assert_int_eq(task_span(model, &text, &e, logits, &s), 0);
+    ck_assert_uint_eq(s.first, 4); /* 3 + 2: the end of 3.5 stands before that start */
+    ck_assert_uint_eq(s.last, 5);
+    ck_assert_float_eq_tol(s.score, 0.11843298f, 1e-6f);
+    ck_assert_int_eq(task_span(model, &tokens, &e, logits, &s), 0);
+    ck_assert_uint_eq(s.first, 1);
+    ck_assert_uint_eq(s.last, 1);
+    logits[3] = __builtin_nanf("");
+    ck_assert_int_lt(task_span(model, &text, &e, logits, &s), 0);
+}
+END_TEST
+
+START_TEST(an_answer_has_at_most_fifteen_tokens)
+{
+    uint8_t seq[20];
+    float logits[40] = {0};
+    const struct tok_encoding e = {.seq = seq, .n = 20};
+    const struct task_input in = {.form = TASK_QUESTION};
+    struct task_span s;
+
+    memset(seq, 1, sizeof(seq));
+    logits[2 * 2] = 5;      /* a start */
+    logits[2 * 17 + 1] = 5; /* an end 16 tokens on, and a worse one that is near enough */
+    logits[2 * 16 + 1] = 1;
+    ck_assert_int_eq(task_span(model, &in, &e, logits, &s), 0);
+    ck_assert_uint_eq(s.first, 2);
+    ck_assert_uint_eq(s.last, 16);
 }
 END_TEST
 
@@ -265,6 +315,8 @@ Suite *task_suite(void)
     tcase_add_test(in, a_long_text_is_stopped_and_a_short_one_not_even_asked);
     tcase_add_test(in, a_long_input_is_refused_or_cut_as_asked);
     tcase_add_test(in, forms_that_a_kind_has_no_use_for_are_wrong_kind);
+    tcase_add_test(in, a_span_is_the_best_pair_of_the_contexts_tokens);
+    tcase_add_test(in, an_answer_has_at_most_fifteen_tokens);
     tcase_add_test(in, streamed_text_is_whole_and_ends_before_a_stop_string);
     suite_add_tcase(s, in);
     tcase_add_test(out, scores_are_softmax_or_sigmoid);

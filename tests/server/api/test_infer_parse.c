@@ -42,7 +42,7 @@ START_TEST(every_form_of_input_is_read)
               &a, NULL),
         0);
     ck_assert_uint_eq(in.n_items, 1);
-    ck_assert_uint_eq(in.item[0].n_inputs, 8);
+    ck_assert_uint_eq(in.item[0].n_inputs, 9); /* each choice is one */
     ck_assert(in.item[0].is_inputs);
     x = in.item[0].input;
     ck_assert_int_eq(x[0].form, TASK_TEXT);
@@ -57,10 +57,14 @@ START_TEST(every_form_of_input_is_read)
     ck_assert_str_eq(x[4].message[0].content, "hi");
     ck_assert_int_eq(x[5].form, TASK_CHOICES);
     ck_assert_uint_eq(x[5].n_choices, 2);
-    ck_assert_str_eq(x[5].choice[1], "y");
-    ck_assert_int_eq(x[6].form, TASK_TOKENS);
-    ck_assert_int_eq(x[6].token_types[1], 1);
-    ck_assert_ptr_null(x[7].token_types);
+    ck_assert_str_eq(x[5].text_pair, "x");
+    ck_assert_int_eq(x[6].form, TASK_CHOICES);
+    ck_assert_uint_eq(x[6].choice, 1);
+    ck_assert_str_eq(x[6].text, "a");
+    ck_assert_str_eq(x[6].text_pair, "y");
+    ck_assert_int_eq(x[7].form, TASK_TOKENS);
+    ck_assert_int_eq(x[7].token_types[1], 1);
+    ck_assert_ptr_null(x[8].token_types);
     arena_release(&a);
 }
 END_TEST
