@@ -273,6 +273,7 @@ struct delta_head {
     bool skips_soft;    /* rows in front of the input are none of those that it pools */
     bool passes_pooler; /* before the steps: the base's pooler site, its activation (BERT:
                          * tanh) and its norm if it has one */
+    float input_scale;  /* of pooled rows; 0 = 1 */
     bool is_normalized; /* embedding: L2 */
     bool is_assumed;    /* embedding: no file says so, there only is no head */
     unsigned n_steps;

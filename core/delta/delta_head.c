@@ -417,6 +417,16 @@ static int settle_coupling(struct delta_builder *b)
     return 0;
 }
 
+/* The model's output scale is the LM head's. AdapterHub's models of such a family hand
+ * scaled rows to every flexible head that reads each of them. */
+static float input_scale(const struct delta_builder *b)
+{
+    const struct delta__head *p = &b->plan;
+    const bool reads_each = b->head.pool == DELTA_POOL_TOKENS && p->n_layers;
+
+    return p->form == DELTA__FORM_LM || reads_each ? model_config(b->m)->output_scale : 0.0f;
+}
+
 int delta__build_head(struct delta_builder *b)
 {
     const struct model_config *c = model_config(b->m);
@@ -441,6 +451,7 @@ int delta__build_head(struct delta_builder *b)
     h->kind = kind_of(&b->plan, width);
     h->skips_soft = h->pool == DELTA_POOL_TOKENS || h->kind == DELTA_EMBEDDING;
     h->n_labels = (unsigned)width;
+    h->input_scale = input_scale(b);
     h->label = b->plan.label;
     if (h->kind == DELTA_EMBEDDING)
         h->is_normalized = b->plan.has_normalize ? b->plan.normalize : c->is_normalized;

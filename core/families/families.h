@@ -21,6 +21,7 @@ extern const struct model_arch family__phi3;
 extern const struct model_arch family__qwen2;
 extern const struct model_arch family__qwen3;
 extern const struct model_arch family__roberta;
+extern const struct model_arch family__t5;
 extern const struct model_arch family__xlm_roberta;
 
 #endif

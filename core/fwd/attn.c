@@ -295,7 +295,7 @@ static void attend(const struct job *j, uint32_t part, const struct fwd_seq *seq
             continue;
         f->k->dots(qs->n, sp.n, d, qs->q, qs->ld, TENSOR_F32, sp.k + kv_head * d, kv, score + at,
                    lds);
-        if (j->a->add_scores && (i > 0 || !prefix))
+        if (j->a->add_scores && (i > 0 || !prefix || j->a->adds_to_prefix))
             add_scores(j, part, qs,
                        &(struct fwd_tile){.key = at - (prefix ? prefix->n_tokens : 0),
                                           .n_keys = sp.n,

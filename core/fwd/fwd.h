@@ -108,8 +108,10 @@ struct fwd_attn {
     bool has_head_norms; /* q and k of each head through Q_NORM and K_NORM, before rotation */
     /* Adds to a tile's scores, before they are scaled; also to those that causality or
      * window leave out. Keys of a task's prefix have no place in the sequence and are not
-     * shown to it. NULL: nothing. */
+     * shown to it unless adds_to_prefix: then they stand right in front of the sequence, at
+     * negative places as ptrdiff_t. NULL: nothing. */
     void (*add_scores)(const struct fwd_walk *w, unsigned layer, const struct fwd_tile *t);
+    bool adds_to_prefix;
 };
 
 /* x = o(softmax(scale q k^T) v): norm, projections, rotation, KV blocks, attention, output
@@ -127,6 +129,9 @@ void fwd_rel_rows(struct fwd_walk *w);
 void fwd_rel_tables(struct fwd_walk *w, unsigned layer);
 /* An add_scores of struct fwd_attn. */
 void fwd_rel_scores(const struct fwd_walk *w, unsigned layer, const struct fwd_tile *t);
+
+/* An add_scores of struct fwd_attn: struct model_distances. */
+void fwd_distance_scores(const struct fwd_walk *w, unsigned layer, const struct fwd_tile *t);
 
 /* After the layers of a source: the keys and values that the other stack's cross
  * attentions read, from h, into each source's blocks. Shared. */

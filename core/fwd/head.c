@@ -110,6 +110,8 @@ static void pool_row(const struct fwd *f, struct fwd_worker *me, uint32_t row)
         fwd__due(s, &first, &n); /* the part may hold more */
         memcpy(to, f->h + (p->row0 + (first - p->first) + hr->token) * d, d * sizeof(float));
     }
+    if (s->delta->head.input_scale != 0.0f)
+        f->k->scale(d, s->delta->head.input_scale, to);
     if (s->delta->head.uses_base_lm_head && s->delta->head.uncouples)
         fwd__uncouple(f, me, embed->coupling, to);
 }

@@ -100,6 +100,9 @@ struct model_arch {
     const struct model_head *head;
     size_t n_heads;
     enum model_head_pool flexible_pool; /* model_flexible_pool() */
+    const char *const *distances;       /* tensor of each stack (struct model_distances), or NULL */
+    /* Which arch a configuration is of, where one name stands for several; NULL: this. */
+    const struct model_arch *(*variant)(const struct model_facts *from);
     /* Completes *c: the common keys are read, sizes are checked afterwards. Default
      * activation where act is KERN_ACT_NONE. */
     int (*config)(struct model_config *c, const struct model_facts *from, struct core_err *err);
@@ -140,6 +143,7 @@ struct model {
     char *chat_template;
     struct model_site *site; /* [n_layers * SITE_N_KINDS] */
     size_t n_sites;
+    float *distance[MODEL_STACKS_MAX]; /* [n_heads][2 max + 1], from -max on; NULL: none */
     /* [n_dims / 2], scaling applied; NULL: none. The second of a rope: of long sequences. */
     float *inv_freq[MODEL_ROPES_MAX][2];
     size_t n_bytes;
@@ -212,6 +216,8 @@ int model__config_gguf(struct model_config *c, const struct model_arch **arch, c
 int model__load(struct model *m, struct core_err *err);
 /* rope.c: m->inv_freq. */
 int model__load_rope(struct model *m, struct core_err *err);
+/* distance.c: m->distance. */
+int model__load_distances(struct model *m, struct core_err *err);
 /* A tensor's values as f32 vector of n in *out, or an error that names it. */
 int model__load_vector(struct model *m, const struct tensor *t, size_t row0, size_t n_all, size_t n,
                        float **out, struct core_err *err);

@@ -294,6 +294,8 @@ int model__config_folder(struct model_config *c, const struct model_arch **arch,
     }
     type = json_string_value(json_object_get(j, "model_type"));
     *arch = family_of(j);
+    if (*arch && (*arch)->variant)
+        *arch = (*arch)->variant(&(struct model_facts){.json = j});
     if (!*arch) {
         rc = unknown_family("model_type", type ? type : "(none)", false, err);
         goto out;

@@ -452,6 +452,8 @@ int model__load(struct model *m, struct core_err *err)
     if (rc == 0)
         rc = model__load_rope(m, err);
     if (rc == 0)
+        rc = model__load_distances(m, err);
+    if (rc == 0)
         rc = hash_weights(m, err);
     c->has_lm_head = m->site[site_make(model_last_stack(c)->first_layer, SITE_LM_HEAD)].w != NULL;
     c->has_pooler = has_pooler(m);

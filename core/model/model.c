@@ -66,6 +66,8 @@ void model_close(struct model **mp)
     for (unsigned i = 0; i < MODEL_ROPES_MAX; i++)
         for (unsigned k = 0; k < 2; k++)
             core_free(m->inv_freq[i][k]);
+    for (unsigned i = 0; i < MODEL_STACKS_MAX; i++)
+        core_free(m->distance[i]);
     core_free(m->chat_template);
     tok_close(&m->tok);
     weights_close(&m->weights);

@@ -168,6 +168,14 @@ struct model_relative {
     bool has_own; /* REL_K and REL_Q */
 };
 
+/* Attention that adds a number to each q k^T, one for each head and distance q - k of a stack,
+ * the same in all its layers (Raffel et al. 2020). Distances share buckets of numbers, by
+ * logarithm where they are long. */
+struct model_distances {
+    unsigned n_buckets; /* 0: no such attention */
+    unsigned max;       /* beyond it all distances are one */
+};
+
 enum model_norm {
     MODEL_NORM_LAYER, /* torch.nn.LayerNorm */
     MODEL_NORM_RMS,   /* LlamaRMSNorm */
@@ -185,6 +193,7 @@ struct model_config {
     unsigned d_model, n_heads, n_kv_heads, d_head, n_vocab;
     unsigned d_ff;        /* the widest of the stacks' */
     unsigned d_embed;     /* of the embedding tables: d_model, or EMBED_PROJ leads there */
+    float output_scale;   /* of final rows in front of an LM head; 0 = 1 */
     unsigned n_positions; /* tokens that a sequence may have: rows of a position table that
                            * are for tokens, or the trained context length */
     struct {
@@ -193,6 +202,7 @@ struct model_config {
         bool has_no_table;
     } position;
     struct model_relative relative;
+    struct model_distances distances;
     unsigned n_conv_kernel; /* 0: no CONV */
     enum kern_act conv_act;
     unsigned n_token_types;

@@ -6,12 +6,18 @@
 
 Suite *delta_goldens_suite(void);
 
-static const char *const bases[] = {
-    "bert",          "bert-cls",       "llama",           "llama-untied",   "gpt2",
-    "bart",          "mbart",          "mistral",         "qwen2",          "qwen3",
-    "phi3",          "gemma2",         "gemma3_text",     "xlm-roberta",    "distilbert",
-    "electra",       "deberta-v2-c2p", "deberta-v2-conv", "deberta-v2-own", "modernbert",
-    "modernbert-cls"};
+static const char *const bases[] = {"bert",           "bert-cls",
+                                    "llama",          "llama-untied",
+                                    "gpt2",           "bart",
+                                    "mbart",          "mistral",
+                                    "qwen2",          "qwen3",
+                                    "phi3",           "gemma2",
+                                    "gemma3_text",    "xlm-roberta",
+                                    "distilbert",     "electra",
+                                    "deberta-v2-c2p", "deberta-v2-conv",
+                                    "deberta-v2-own", "modernbert",
+                                    "modernbert-cls", "t5",
+                                    "t5-gated"};
 enum { N_BASES = sizeof(bases) / sizeof(bases[0]) };
 
 static json_t *golden_of(const char *cell)

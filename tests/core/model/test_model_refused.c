@@ -115,6 +115,7 @@ static void require_refusal(const char *path, int code, const char *param, const
 #define UNSUPPORTED CORE_E_ADAPTER_UNSUPPORTED
 #define INVALID CORE_E_ADAPTER_INVALID
 #define MISMATCH CORE_E_ADAPTER_MISMATCH
+#define BIAS_0 "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 #define QUERY_1 "encoder.layer.1.attention.self.query"
 
 static const struct {
@@ -126,6 +127,20 @@ static const struct {
     {"bert", CONFIG, "\"bert\"", "\"mamba2\"", UNSUPPORTED, "model_type", "model_type mamba2"},
     {"bert", CONFIG, "\"bert\"", "7", UNSUPPORTED, "model_type", "model_type"},
     {"bert", CONFIG, "\"vocab_size\": 106", "\"vocab_size\": 106,", INVALID, "", "config.json"},
+    {"t5", CONFIG, "\"feed_forward_proj\": \"relu\"", "\"feed_forward_proj\": \"gated-tanh\"",
+     UNSUPPORTED, "feed_forward_proj", "feed_forward_proj gated-tanh"},
+    {"t5", CONFIG, "\"feed_forward_proj\": \"relu\"", "\"feed_forward_proj\": \"gated-gelu\"",
+     INVALID, "transformer.encoder.block.0.layer.1.DenseReluDense.wi_0.weight",
+     "the model has no tensor"},
+    {"t5", CONFIG, "\"relative_attention_num_buckets\": 8", "\"relative_attention_num_buckets\": 6",
+     INVALID, "relative_attention_num_buckets", "6 buckets of distances up to 20"},
+    {"t5", CONFIG, "\"relative_attention_max_distance\": 20",
+     "\"relative_attention_max_distance\": 4", INVALID, "relative_attention_num_buckets",
+     "up to 4 make no sense"},
+    {"t5", CONFIG, "\"relative_attention_num_buckets\": 8",
+     "\"relative_attention_num_buckets\": 12", MISMATCH, BIAS_0, BIAS_0 ": expected [12, 4]"},
+    {"t5", WEIGHTS, BIAS_0, "encoder.block.0.layer.0.SelfAttention.relative", INVALID, BIAS_0,
+     "is missing"},
     /* sizes */
     {"bert", CONFIG, "\"hidden_size\"", "\"size\"", INVALID, "hidden_size",
      "hidden_size is missing"},
