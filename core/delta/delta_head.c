@@ -300,6 +300,18 @@ static int add_layers(struct delta_builder *b, size_t *width)
     return 0;
 }
 
+/* What the base puts behind its own pooling. */
+static int add_dense(struct delta_builder *b, size_t *width)
+{
+    const struct model_dense *d;
+    const size_t n = b->plan.has_pooling ? 0 : model_dense(b->m, &d);
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = add_step(b, &(struct delta__dense){.w = d[i].w, .b = d[i].b, .act = d[i].act}, width);
+    return rc;
+}
+
 /* An operation at a layer that the head replaces would never be computed. */
 static int check_replaced(struct delta_builder *b)
 {
@@ -438,8 +450,8 @@ int delta__build_head(struct delta_builder *b)
         rc = pooler_bias(b);
     if (rc == 0)
         rc = choose_pool(b, &width);
-    if (rc == 0 && b->plan.form != DELTA__FORM_EMBEDDING)
-        rc = add_layers(b, &width);
+    if (rc == 0)
+        rc = b->plan.form == DELTA__FORM_EMBEDDING ? add_dense(b, &width) : add_layers(b, &width);
     if (rc == 0)
         rc = check_replaced(b);
     if (rc == 0)

@@ -143,6 +143,9 @@ struct model {
     char *chat_template;
     struct model_site *site; /* [n_layers * SITE_N_KINDS] */
     size_t n_sites;
+    struct model_dense dense[MODEL_DENSE_MAX];
+    struct weights *dense_weights[MODEL_DENSE_MAX];
+    size_t n_dense;
     float *distance[MODEL_STACKS_MAX]; /* [n_heads][2 max + 1], from -max on; NULL: none */
     /* [n_dims / 2], scaling applied; NULL: none. The second of a rope: of long sequences. */
     float *inv_freq[MODEL_ROPES_MAX][2];
@@ -216,6 +219,8 @@ int model__config_gguf(struct model_config *c, const struct model_arch **arch, c
 int model__load(struct model *m, struct core_err *err);
 /* rope.c: m->inv_freq. */
 int model__load_rope(struct model *m, struct core_err *err);
+/* dense.c: m->dense, from the model's folder. */
+int model__load_dense(struct model *m, const char *folder, struct core_err *err);
 /* distance.c: m->distance. */
 int model__load_distances(struct model *m, struct core_err *err);
 /* A tensor's values as f32 vector of n in *out, or an error that names it. */

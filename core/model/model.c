@@ -41,6 +41,8 @@ int model_open(struct model **out, const char *path, const struct model_options 
     if (rc == 0)
         rc = model__load(m, err);
     if (rc == 0)
+        rc = model__load_dense(m, path, err);
+    if (rc == 0)
         rc = open_tokenizer(m, path, err);
     if (rc == 0) {
         *out = m;
@@ -68,6 +70,8 @@ void model_close(struct model **mp)
             core_free(m->inv_freq[i][k]);
     for (unsigned i = 0; i < MODEL_STACKS_MAX; i++)
         core_free(m->distance[i]);
+    for (unsigned i = 0; i < MODEL_DENSE_MAX; i++)
+        weights_close(&m->dense_weights[i]);
     core_free(m->chat_template);
     tok_close(&m->tok);
     weights_close(&m->weights);

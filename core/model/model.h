@@ -373,6 +373,14 @@ struct model_head {
     struct model_head_layer layer[MODEL_HEAD_LAYERS_MAX]; /* path NULL: no more */
     bool passes_pooler; /* pooled rows pass the base's pooler, whichever rows they are */
 };
+/* A layer behind the pooling of embeddings (sentence-transformers' Dense): act(W x + b).
+ * Returns how many there are, *out the first. */
+enum { MODEL_DENSE_MAX = 3 };
+struct model_dense {
+    const struct tensor *w, *b; /* [n_out, n_in]; b may be NULL */
+    enum kern_act act;
+};
+size_t model_dense(const struct model *m, const struct model_dense **out);
 /* The head of a form, or NULL: the family has no such class. */
 const struct model_head *model_head(const struct model *m, enum model_form form);
 /* What AdapterHub's flexible heads of one answer read on this family. */
