@@ -48,6 +48,8 @@ struct core_err;
     X(SECONDS, request_timeout, "300", 0.001, 1e6, "SECONDS", "until a call gets 504")           \
     X(SECONDS, client_timeout, "30", 1, 1e6, "SECONDS", "silence of a client until it is cut")   \
     X(SECONDS, drain_seconds, "30", 0, 1e6, "SECONDS", "for running calls after SIGTERM")        \
+    X(TEXT, auth, "", 0, 0, "FILE", "keys, see peftd key; without it everybody may do all")      \
+    X(CHOICE, metrics_access, "open", 0, 0, "open|read", "with --auth: who may see /metrics")    \
     X(COUNT, metrics_tasks, "100", 1, 100000, "N", "busiest tasks with series of their own")     \
     X(CHOICE, cpu_level, "auto", 0, 0, "auto|portable|avx2|avx512", "highest instruction set")   \
     X(CHOICE, log_level, "info", 0, 0, "error|warn|info|debug", "least important line to log")
@@ -72,6 +74,8 @@ struct srv_config {
 int srv_config_load(struct srv_config *cfg, int argc, char **argv, char *const *env, int *n_rest,
                     struct core_err *err);
 void srv_config_release(struct srv_config *cfg);
+
+enum srv_metrics_access { SRV_METRICS_OPEN, SRV_METRICS_READ }; /* words of metrics_access */
 
 /* The list of settings as --help shows it. */
 void srv_config_help(struct core_buf *out);

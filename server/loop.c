@@ -13,6 +13,7 @@
 #include "core/base/err.h"
 #include "core/base/lock.h"
 #include "core/base/log.h"
+#include "server/auth.h"
 #include "server/metrics.h"
 #include "server/http/watch.h"
 #include "server/request.h"
@@ -40,6 +41,8 @@ struct srv_loop {
         uv_signal_t term, intr, hup;
         uint64_t drain_until_ns; /* 0 = not draining */
         bool has_stopped_all;
+        uv_work_t rescan;
+        bool is_rescanning, must_rescan; /* must: a signal came meanwhile */
     } own;
     uv_thread_t thread;
 
@@ -184,37 +187,57 @@ static void on_term(uv_signal_t *sig, int signum)
     _exit(state == SRV_LOADING ? 0 : 1);
 }
 
+/* What files have changed is read again; a fault in one leaves what was read before. */
+static void reread_keys(struct srv *s)
+{
+    struct core_err err = {0};
+
+    if (s->auth && auth_reload(s->auth, &err) < 0)
+        core_log(CORE_LOG_ERROR, "event=keys error=\"%s\"", err.msg);
+    else if (s->auth)
+        core_log(CORE_LOG_INFO, "event=keys");
+}
+
 static void rescan(uv_work_t *work)
 {
     struct srv_loop *l = work->data;
     struct core_err err = {0};
 
+    reread_keys(l->srv);
     if (ads_store_rescan(l->srv->store, &err) < 0)
         core_log(CORE_LOG_ERROR, "event=rescan error=\"%s\"", err.msg);
     else
         core_log(CORE_LOG_INFO, "event=rescan");
 }
 
+static void rescan_done(uv_work_t *work, int status);
+
+/* One at a time. */
+static void begin_rescan(struct srv_loop *l)
+{
+    l->own.must_rescan = l->own.is_rescanning;
+    if (l->own.is_rescanning)
+        return;
+    l->own.rescan.data = l;
+    l->own.is_rescanning = uv_queue_work(&l->own.loop, &l->own.rescan, rescan, rescan_done) == 0;
+}
+
 static void rescan_done(uv_work_t *work, int status)
 {
-    (void)status;
-    core_free(work);
+    struct srv_loop *l = work->data;
+
+    l->own.is_rescanning = false;
+    if (l->own.must_rescan && status == 0)
+        begin_rescan(l);
 }
 
 static void on_hup(uv_signal_t *sig, int signum)
 {
     struct srv_loop *l = sig->data;
-    uv_work_t *work;
 
     (void)signum;
-    if (atomic_load(&l->srv->state) != SRV_READY)
-        return;
-    work = core_calloc(1, sizeof(*work));
-    if (!work)
-        return;
-    work->data = l;
-    if (uv_queue_work(&l->own.loop, work, rescan, rescan_done) != 0)
-        core_free(work);
+    if (atomic_load(&l->srv->state) == SRV_READY)
+        begin_rescan(l);
 }
 
 static void on_stop(uv_async_t *a)

@@ -28,6 +28,8 @@ static const struct {
     {"diff", cmd_diff, "diff --base PATH --tuned PATH --out DIR",
      "write the smallest delta that makes a tuned checkpoint of its base", true},
     {"store", cmd_store, "store ls|verify|gc --store DIR", "look after a store without a server"},
+    {"key", cmd_key, "key NAME [VERBS [TASKS]]",
+     "make a key: the secret, and the line of the --auth file (VERBS: infer,read)"},
     {"version", cmd_version, "version", "version, commit, CPU level, BLAS"},
 };
 enum { N_COMMANDS = sizeof(commands) / sizeof(commands[0]) };
@@ -93,7 +95,7 @@ int main(int argc, char **argv)
         return status;
     }
     fprintf(stderr,
-            "peftd: unknown command '%s'\nusage: peftd serve|check|diff|store|version ...\n"
+            "peftd: unknown command '%s'\nusage: peftd serve|check|diff|store|key|version ...\n"
             "See peftd --help.\n",
             argv[1]);
     return 2;

@@ -9,6 +9,7 @@
 #include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/base/log.h"
+#include "server/auth.h"
 #include "server/metrics.h"
 #include "server/routes.h"
 #include "server/srv.h"
@@ -48,6 +49,7 @@ static void destroy(struct srv_request *r)
     http_body_release(&r->body);
     srv_reply_release(&r->reply);
     arena_release(&r->arena);
+    auth_key_release(r->key);
     /* Off the list only now: whoever finds the list empty may take down the server. */
     core_lock(&s->requests.lock);
     *r->prev_all = r->next_all;
@@ -265,9 +267,10 @@ void srv_request_account(struct srv_request *r)
     r->is_accounted = true;
     if (r->account)
         r->account(r, seconds);
-    core_log(CORE_LOG_INFO, "event=request id=%s method=%s route=%s%s%s status=%u ms=%.1f", r->id,
-             r->route ? r->route->method : "-", r->route ? r->route->path : "-",
-             r->label[0] ? " task=" : "", r->label, srv_request_status(r), seconds * 1e3);
+    core_log(CORE_LOG_INFO, "event=request id=%s method=%s route=%s%s%s%s%s status=%u ms=%.1f",
+             r->id, r->route ? r->route->method : "-", r->route ? r->route->path : "-",
+             r->label[0] ? " task=" : "", r->label, r->key ? " key=" : "",
+             r->key ? r->key->name : "", srv_request_status(r), seconds * 1e3);
 }
 
 void srv_request_name(struct srv_request *r, const char *wanted)

@@ -32,6 +32,7 @@
 #include "server/http/body.h"
 #include "server/http/reply.h"
 
+struct auth_key;
 struct http_conn;
 struct srv;
 struct srv_route;
@@ -52,6 +53,7 @@ struct srv_request {
     const struct srv_route *route; /* NULL: no such route, the reply is an error */
     uint64_t started_ns;
     char id[SRV_ID_MAX + 1];
+    const struct auth_key *key;        /* held; NULL: none was needed */
     char task[ADS_NAME_MAX + 1];       /* {task} of the path, "" if the route has none */
     char version[ADS_VERSION_LEN + 1]; /* {version}, likewise */
 
@@ -64,6 +66,7 @@ struct srv_request {
     void (*state_free)(struct srv_request *r);
     char label[ADS_NAME_MAX + 1]; /* task for log and metrics, "" if none */
     bool is_discarding;           /* the answer is an error already; the body is thrown away */
+    unsigned retry_after;         /* seconds, for an error of 429; 0 = 1 */
     bool is_early;                /* answered before the body was read */
     bool is_accounted;            /* counted and logged */
 

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "server/auth.h"
 #include "server/request.h"
 
 struct core_err;
@@ -16,6 +17,7 @@ enum srv_body_limit {
 };
 
 struct srv_route {
+    enum auth_verb verb; /* first, so that a row without one does not compile */
     const char *method;
     const char *path; /* "{task}" and "{version}" stand for one segment, "{model}" for one that is
                        * a task or task@version */
@@ -33,6 +35,9 @@ const struct srv_route *srv_route_find(const char *method, const char *path,
                                        char task[ADS_NAME_MAX + 1],
                                        char version[ADS_VERSION_LEN + 1], char allow[64],
                                        struct core_err *err);
+
+/* The whole table. */
+size_t srv_routes(const struct srv_route **out);
 
 /* The endpoints, each in the file of its name under server/api/. */
 enum srv_outcome srv_infer_post(struct srv_request *r);

@@ -17,6 +17,7 @@
 #include "server/config.h"
 
 struct ads_store;
+struct auth;
 struct core_err;
 struct delta;
 struct engine;
@@ -35,6 +36,7 @@ struct srv {
     struct delta *base; /* the reserved task `base` */
     struct ads_store *store;
     struct engine *engine;
+    struct auth *auth;         /* keys, from the start; NULL without --auth */
     struct executor *executor; /* encodes large calls */
     struct metrics *metrics;   /* from the start */
     struct srv_loop *loop;

@@ -42,7 +42,7 @@ FAMILY_ELSEWHERE = {
 HOME = {
     "microhttpd.h": r"server/http/mhd\.[ch]$",
     "uv.h": r"(server/loop|adapters_store/ads_loader)\.c$",
-    "openssl/evp.h": r"(core/model/load|core/task/task_chat|adapters_store/ads_hash)\.c$",
+    "openssl/evp.h": r"(core/model/load|core/task/task_chat|adapters_store/ads_hash|server/auth)\.c$",
     "cblas.h": r"core/gemm/.*\.c$",
     "immintrin.h": r"core/kern/kern_.*\.[ch]$",
     "check.h": r"tests/.*$",

@@ -6,6 +6,7 @@
 #include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "server/api/adapters.h"
+#include "server/gate.h"
 #include "server/json_writer.h"
 #include "server/routes.h"
 #include "server/srv.h"
@@ -50,7 +51,7 @@ static bool is_wanted(const struct page *p, const struct ads_info *info)
 
 /* Writes the page's objects and, into `last`, the task after which the next begins;
  * true if there is a next one. */
-static bool write_page(struct srv *s, struct json_writer *w, const struct page *p,
+static bool write_page(const struct srv_request *r, struct json_writer *w, const struct page *p,
                        struct ads_info info[CHUNK], char last[ADS_NAME_MAX + 1])
 {
     char after[ADS_NAME_MAX + 1];
@@ -58,18 +59,20 @@ static bool write_page(struct srv *s, struct json_writer *w, const struct page *
     size_t n_written = 0;
 
     while (more && !has_next) {
-        const size_t n = ads_list(s->store, is_first ? p->after : after, info, CHUNK, &more);
+        const size_t n = ads_list(r->srv->store, is_first ? p->after : after, info, CHUNK, &more);
 
         is_first = false;
         if (n == 0)
             break;
         memcpy(after, info[n - 1].task, sizeof(after));
         for (size_t i = 0; i < n; i++) {
-            if (is_wanted(p, &info[i]) && n_written < p->limit) {
+            const bool is_shown = is_wanted(p, &info[i]) && gate_shows(r, info[i].task);
+
+            if (is_shown && n_written < p->limit) {
                 adapters_write(w, &info[i], NULL);
                 n_written++;
                 memcpy(last, info[i].task, ADS_NAME_MAX + 1);
-            } else if (is_wanted(p, &info[i])) {
+            } else if (is_shown) {
                 has_next = true;
             }
             ads_info_release(&info[i]);
@@ -100,7 +103,7 @@ enum srv_outcome srv_adapters_list_get(struct srv_request *r)
     jw_object(&w);
     jw_key(&w, "adapters");
     jw_array(&w);
-    more = write_page(r->srv, &w, &page, info, last);
+    more = write_page(r, &w, &page, info, last);
     jw_array_end(&w);
     jw_key(&w, "next");
     if (more)

@@ -14,6 +14,7 @@
 #include "server/api/adapters.h"
 #include "server/api/infer.h"
 #include "server/dialects/dialect.h"
+#include "server/gate.h"
 #include "server/http/upload.h"
 #include "server/import.h"
 #include "server/request.h"
@@ -127,8 +128,10 @@ static int acquire_one(struct infer *in, struct infer_call *call, struct core_er
     struct core_err why = {0};
     struct srv_request *r = call->r;
     const struct ads_adapter *adapter = NULL;
-    int rc;
+    int rc = gate_task(r, call->spec->task, err);
 
+    if (rc < 0)
+        return rc;
     if (!strcmp(call->spec->task, "base"))
         return acquire_base(call, err);
     call->load_started_ns = core_now_ns();

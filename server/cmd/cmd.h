@@ -8,6 +8,7 @@ struct srv_config;
 int cmd_serve(const struct srv_config *cfg, int argc, char **argv);
 int cmd_check(const struct srv_config *cfg, int argc, char **argv);
 int cmd_diff(const struct srv_config *cfg, int argc, char **argv); /* own flags, no settings */
+int cmd_key(const struct srv_config *cfg, int argc, char **argv);
 int cmd_store(const struct srv_config *cfg, int argc, char **argv);
 int cmd_version(const struct srv_config *cfg, int argc, char **argv);
 

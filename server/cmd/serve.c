@@ -11,6 +11,7 @@
 #include "core/base/err.h"
 #include "core/base/log.h"
 #include "core/model/model.h"
+#include "server/auth.h"
 #include "server/build.h"
 #include "server/cmd/cmd.h"
 #include "server/http/listen.h"
@@ -58,6 +59,8 @@ static int start(struct srv *s, struct core_err *err)
 
     if (rc == 0)
         rc = metrics_new(&s->metrics, s->cfg.metrics_tasks, err);
+    if (rc == 0 && s->cfg.auth[0])
+        rc = auth_new(&s->auth, s->cfg.auth, err);
     if (rc == 0)
         rc = open_watches(s, err);
     if (rc == 0)
@@ -111,6 +114,7 @@ int cmd_serve(const struct srv_config *cfg, int argc, char **argv)
     srv_loop_free(&s.loop);
     http_watch_free(s.watch);
     http_watch_free(s.admin_watch);
+    auth_free(&s.auth);
     metrics_free(&s.metrics);
     core_mutex_destroy(&s.requests.lock);
     if (rc == 0)

@@ -21,6 +21,7 @@
 #include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/base/log.h"
+#include "server/gate.h"
 #include "server/http/guard.h"
 #include "server/http/listen.h"
 #include "server/http/watch.h"
@@ -301,14 +302,15 @@ static int check_head(const struct http_door *d, struct srv_request *r, const ch
             srv_reply_header(r, MHD_HTTP_HEADER_ALLOW, allow);
         return err->code;
     }
-    if (r->route->needs_ready) {
-        /* Counted before the state is read: the drain reads them the other way
-         * round, so it never misses a request that saw READY. */
+    /* Counted before the state is read: the drain reads them the other way
+     * round, so it never misses a request that saw READY. */
+    if (r->route->needs_ready)
         atomic_fetch_add(&r->srv->n_busy, 1);
+    rc = gate_enter(r, err);
+    if (rc == 0 && r->route->needs_ready)
         rc = check_ready(r->srv, err);
-        if (rc < 0)
-            return rc;
-    }
+    if (rc < 0)
+        return rc;
     MHD_get_connection_values(r->conn, MHD_GET_ARGUMENT_KIND, check_query, &query);
     if (!err->code && encoding && strcasecmp(encoding, "identity") != 0)
         core_err_set(err, CORE_E_MEDIA_TYPE, "Content-Encoding is not supported");

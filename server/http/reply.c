@@ -1,6 +1,7 @@
 /* server/http/reply.c - see reply.h. */
 #include "server/http/reply.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -187,6 +188,7 @@ void srv_write_error(struct json_writer *w, const struct core_err *err)
 void srv_reply_error(struct srv_request *r, const struct core_err *err)
 {
     struct json_writer w = {.out = &r->reply.body};
+    char seconds[16];
 
     core_buf_clear(&r->reply.body);
     r->reply.read = NULL;
@@ -203,8 +205,10 @@ void srv_reply_error(struct srv_request *r, const struct core_err *err)
     r->reply.status = srv_status_of(err->code);
     r->reply.code = err->code;
     r->reply.type = "application/json";
-    if (r->reply.status == 429 || r->reply.status == 503)
-        srv_reply_header(r, "Retry-After", "1");
+    if (r->reply.status == 429 || r->reply.status == 503) {
+        snprintf(seconds, sizeof(seconds), "%u", r->retry_after ? r->retry_after : 1);
+        srv_reply_header(r, "Retry-After", seconds);
+    }
     if (r->reply.status == 500)
         core_log(CORE_LOG_ERROR, "event=internal id=%s message=\"%s\"", r->id, err->msg);
 }

@@ -22,7 +22,7 @@ def read(*path):
 
 def server_routes():
     """{(method, path): {names of its query}} of server/routes.c."""
-    rows = re.findall(r'\{"([A-Z]+)", "([^"]+)", \w+,\s+(?:NULL|"([^"]*)"),', read("server", "routes.c"))
+    rows = re.findall(r'\{AUTH_\w+,\s+"([A-Z]+)", "([^"]+)", \w+,\s+(?:NULL|"([^"]*)"),', read("server", "routes.c"))
     return {(method, path): set(query.split()) for method, path, query in rows}
 
 
@@ -73,7 +73,7 @@ class OpenApi(unittest.TestCase):
             elif m := re.match(r"    (\w+):", line):
                 there.add((section, m[1]))
         self.assertGreater(len(wanted), 5)
-        self.assertEqual(wanted, there)
+        self.assertEqual(wanted, {entry for entry in there if entry[0] != "securitySchemes"})  # those are named without a path
 
 
 class Served(unittest.TestCase):

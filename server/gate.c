@@ -1,0 +1,51 @@
+/* server/gate.c - see gate.h. */
+#include "server/gate.h"
+
+#include "core/base/err.h"
+#include "server/auth.h"
+#include "server/http/reply.h"
+#include "server/request.h"
+#include "server/routes.h"
+#include "server/srv.h"
+
+static enum auth_verb verb_of(const struct srv_request *r)
+{
+    const enum auth_verb verb = r->route->verb;
+
+    if (verb != AUTH_METRICS)
+        return verb;
+    return r->srv->cfg.metrics_access == SRV_METRICS_OPEN ? AUTH_OPEN : AUTH_READ;
+}
+
+int gate_enter(struct srv_request *r, struct core_err *err)
+{
+    const enum auth_verb verb = verb_of(r);
+
+    if (!r->srv->auth || verb == AUTH_OPEN)
+        return 0;
+    r->key = auth_find(r->srv->auth, http_header(r, "Authorization"));
+    if (!r->key) {
+        srv_reply_header(r, "WWW-Authenticate", "Bearer");
+        return core_err_set(err, CORE_E_UNAUTHORIZED,
+                            "this route needs a key that is known here: Authorization: Bearer KEY");
+    }
+    if (!auth_may(r->key, verb))
+        return core_err_set(err, CORE_E_FORBIDDEN, "key '%s' may not do this: it needs the verb %s",
+                            r->key->name, auth_verb_text(verb));
+    if (r->task[0] && gate_task(r, r->task, err) < 0)
+        return CORE_E_FORBIDDEN;
+    return auth_take_requests(r->key, 1, &r->retry_after, err);
+}
+
+bool gate_shows(const struct srv_request *r, const char *task)
+{
+    return !r->key || auth_may_task(r->key, task);
+}
+
+int gate_task(const struct srv_request *r, const char *task, struct core_err *err)
+{
+    if (gate_shows(r, task))
+        return 0;
+    return core_err_set_param(err, CORE_E_FORBIDDEN, "task", "key '%s' may not use task '%.128s'",
+                              r->key->name, task);
+}

@@ -1,0 +1,24 @@
+/* server/gate.h - what a request's key lets it do: asked once for every route, and wherever a
+ * task's name comes in. Without --auth everybody may do everything, and a client's address stands
+ * for its key where work is shared out. */
+#ifndef SERVER_GATE_H
+#define SERVER_GATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct core_err;
+struct srv_request;
+
+/* Finds the key, and checks the route's verb, the task of the path, and the quota of requests. The
+ * request holds the key from here on. CORE_E_UNAUTHORIZED, CORE_E_FORBIDDEN,
+ * CORE_E_QUOTA_EXCEEDED. */
+int gate_enter(struct srv_request *r, struct core_err *err);
+
+/* Whether the key's patterns have the task, be there one of that name or not. CORE_E_FORBIDDEN,
+ * param `task`. */
+int gate_task(const struct srv_request *r, const char *task, struct core_err *err);
+/* The same for lists: what it may not name is not shown. */
+bool gate_shows(const struct srv_request *r, const char *task);
+
+#endif

@@ -1,0 +1,163 @@
+"""Keys: every route without one and with each verb, tasks by pattern, a changed file, quotas."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from tests.integration.server import PEFTD, ROOT, Server
+
+VERBS = ("infer", "read", "write", "admin")
+CELL = "bert-peft-lora"
+
+
+def routes():
+    """(verb, method, path) of every row of the route table."""
+    with open(os.path.join(ROOT, "server", "routes.c"), encoding="utf-8") as f:
+        return re.findall(r'\{AUTH_(\w+),\s+"(\w+)",\s+"([^"]+)"', f.read())
+
+
+def make_key(name, verbs, tasks="*", **limits):
+    """(secret, entry of the file)."""
+    out = subprocess.run([PEFTD, "key", name, verbs, tasks], capture_output=True, text=True, check=True).stdout.split("\n")
+    return out[0], {**json.loads(out[1]), **({"limits": limits} if limits else {})}
+
+
+class Keys:
+    """A file of keys; `header` has each one's by name."""
+
+    def __init__(self):
+        self.dir = tempfile.TemporaryDirectory(prefix="peftd-keys-", ignore_cleanup_errors=True)
+        self.path = os.path.join(self.dir.name, "keys.json")
+        self.header, self.entries = {}, {}
+
+    def add(self, name, verbs, tasks="*", **limits):
+        secret, self.entries[name] = make_key(name, verbs, tasks, **limits)
+        self.header[name] = {"Authorization": f"Bearer {secret}"}
+
+    def write(self, text=None):
+        with open(self.path + ".new", "w", encoding="utf-8") as f:
+            f.write(text if text is not None else json.dumps({"keys": list(self.entries.values())}))
+        os.rename(self.path + ".new", self.path)
+
+
+def is_allowed(verb, verbs, metrics="open"):
+    if verb == "METRICS":
+        verb = "OPEN" if metrics == "open" else "READ"
+    return verb == "OPEN" or verb.lower() in verbs or "admin" in verbs
+
+
+class MatrixTest(unittest.TestCase):
+    def check(self, s, keys, name, verbs, metrics):
+        for verb, method, path in routes():
+            url = re.sub(r"\{\w+\}", "nothing", path)
+            a = s.request(method, url, headers=keys.header.get(name, {}))
+            what = (name, verb, method, path, a.status, a.body[:200])
+            if is_allowed(verb, verbs, metrics):
+                self.assertNotIn(a.status, (401, 403, 500), what)
+            elif name is None:
+                self.assertEqual(a.status, 401, what)
+                self.assertEqual(a.headers["WWW-Authenticate"], "Bearer", what)
+            else:
+                self.assertEqual(a.status, 403, what)
+
+    def test_every_route_takes_the_keys_of_its_verb_and_no_others(self):
+        self.assertGreater(len(routes()), 8)
+        for metrics in ("open", "read"):
+            keys = Keys()
+            for verb in VERBS:
+                keys.add("only-" + verb, verb)
+            keys.add("two", "infer,write")
+            keys.write()
+            with Server("bert", "--auth", keys.path, "--metrics-access", metrics) as s:
+                self.check(s, keys, None, (), metrics)
+                for verb in VERBS:
+                    self.check(s, keys, "only-" + verb, (verb,), metrics)
+                self.check(s, keys, "two", ("infer", "write"), metrics)
+                begin = time.monotonic()
+                self.assertEqual(s.stop(), 0)
+                self.assertLess(time.monotonic() - begin, 10)  # what was refused is not waited for
+
+    def test_every_task_that_is_named_must_fit_the_patterns(self):
+        keys = Keys()
+        keys.add("root", "admin")
+        keys.add("acme", "infer,read,write", "acme-*")
+        keys.write()
+        with Server("bert", "--auth", keys.path) as s:
+            for task in ("acme-1", "other"):
+                self.assertEqual(s.put_cell(task, CELL, headers=keys.header["root"]).status, 201 if task == "acme-1" else 200)
+            mine = keys.header["acme"]
+            ok = {"input": {"tokens": [2, 5, 3]}}
+            self.assertEqual(s.infer({"task": "acme-1", **ok}, **mine).status, 200)
+            for task in ("other", "base", "absent", "other@12345678"):
+                self.assertEqual(s.infer({"task": task, **ok}, **mine).error, (403, "forbidden", "task"), task)
+                self.assertEqual(s.infer({"tasks": ["acme-1", task], **ok}, **mine).error, (403, "forbidden", "tasks[1]"), task)
+                each = s.infer({"requests": [{"task": "acme-1", **ok}, {"task": task, **ok}]}, **mine)
+                self.assertEqual(each.status, 200)
+                self.assertIn("output", each.json["responses"][0])
+                self.assertEqual(each.json["responses"][1]["error"]["code"], "forbidden")
+            for method in ("GET", "PUT", "DELETE"):
+                self.assertEqual(s.request(method, "/v1/adapters/other", headers=mine).error, (403, "forbidden", "task"))
+            self.assertEqual(s.request("GET", "/v1/adapters/acme-1", headers=mine).status, 200)
+            seen = s.request("GET", "/v1/adapters", headers=mine).json
+            self.assertEqual([a["task"] for a in seen["adapters"]], ["acme-1"])
+            self.assertIsNone(seen["next"])
+            self.assertEqual(len(s.request("GET", "/v1/adapters", headers=keys.header["root"]).json["adapters"]), 2)
+
+    def test_wrong_headers_are_no_keys(self):
+        keys = Keys()
+        keys.add("acme", "read")
+        keys.write()
+        good = keys.header["acme"]["Authorization"]
+        with Server("bert", "--auth", keys.path) as s:
+            for text in ("", "Bearer", "Bearer ", good[:-1], good + "0", good[7:], "Basic " + good[7:],
+                         good[:-1] + ("0" if good[-1] != "0" else "1"), "Bearer " + "x" * 5000):
+                self.assertEqual(s.request("GET", "/v1/adapters", headers={"Authorization": text}).error,
+                                 (401, "unauthorized", None), text)
+            self.assertEqual(s.request("GET", "/v1/adapters", headers={"Authorization": good}).status, 200)
+            self.assertEqual(s.request("GET", "/nothing").status, 404)
+            self.assertIn(" key=acme ", s.log_text())
+            self.assertNotIn(good[-20:], s.log_text())
+
+
+class FileTest(unittest.TestCase):
+    def test_a_changed_file_counts_after_sighup_and_a_damaged_one_does_not(self):
+        keys = Keys()
+        keys.add("one", "read")
+        keys.write()
+
+        def status(name):
+            return s.request("GET", "/v1/adapters", headers=keys.header[name]).status
+
+        def hup(pattern):
+            before = len(re.findall(pattern, s.log_text()))
+            s.process.send_signal(signal.SIGHUP)
+            s.wait_until(lambda: len(re.findall(pattern, s.log_text())) > before)
+        with Server("bert", "--auth", keys.path) as s:
+            keys.add("two", "read")
+            self.assertEqual((status("one"), status("two")), (200, 401))
+            del keys.entries["one"]
+            keys.write()
+            hup("event=keys\n")
+            self.assertEqual((status("one"), status("two")), (401, 200))
+            keys.write("{")
+            hup("event=keys error=")
+            self.assertEqual((status("one"), status("two")), (401, 200))
+
+    def test_a_server_with_a_damaged_file_does_not_start(self):
+        keys = Keys()
+        for text in ("{", '{"keys": [{"name": "a"}]}'):
+            keys.write(text)
+            r = subprocess.run([PEFTD, "serve", "--model", os.path.join(ROOT, "tests/golden/bases/bert"), "--listen",
+                                "127.0.0.1:0", "--store", os.path.join(keys.dir.name, "store"), "--auth", keys.path],
+                               capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(r.returncode, 1)
+            self.assertIn("the file of keys", r.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
