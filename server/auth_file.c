@@ -43,9 +43,9 @@ static bool is_name(const char *s)
 
 static bool read_hex(const char *text, size_t n_bytes, uint8_t *out)
 {
-    memset(out, 0, n_bytes);
     static const char digits[] = "0123456789abcdef";
 
+    memset(out, 0, n_bytes);
     for (size_t i = 0; i < 2 * n_bytes; i++) {
         const char *d = text[i] ? strchr(digits, text[i]) : NULL;
 

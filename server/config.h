@@ -22,36 +22,37 @@ struct core_err;
  *   SECONDS  a number of seconds, fractions allowed
  *
  *   kind, name, default, least, most, words of a CHOICE or name of the value, help */
-#define SRV_CONFIG_MAP(X)                                                                        \
-    X(TEXT, model, "", 0, 0, "PATH", "Hugging Face folder or .gguf file of the base model")      \
-    X(TEXT, store, "./peftd-store", 0, 0, "DIR", "directory of the adapters, created if absent") \
-    X(TEXT, import_root, "", 0, 0, "DIR", "folder below which adapters may be imported by path") \
-    X(CHOICE, resolve, "off", 0, 0, "off|on", "look for an unknown task below --import-root")    \
-    X(TEXT, listen, "127.0.0.1:8080", 0, 0, "ADDR:PORT", "where to listen; port 0 picks one")    \
-    X(TEXT, admin_listen, "", 0, 0, "ADDR:PORT", "more listening, for health and metrics only")  \
-    X(TEXT, config, "", 0, 0, "FILE", "JSON object of settings, keys as in this list")           \
-    X(COUNT, max_batch_tokens, "512", 1, 1 << 20, "N", "rows of one step of the engine")         \
-    X(COUNT, max_batch_jobs, "256", 1, 1 << 16, "N", "inputs that share one step")               \
-    X(COUNT, max_queue, "4096", 1, 1 << 20, "N", "inputs that may wait; more get 429")           \
-    X(SIZE, kv_bytes, "1GiB", 1 << 16, 1e15, "SIZE", "key and value memory of a decoder")        \
-    X(COUNT, context_max, "0", 0, 1 << 24, "N", "tokens of one sequence; 0 is the model's own")  \
-    X(COUNT, threads, "0", 0, 1024, "N", "compute threads; 0 is one per core")                   \
-    X(COUNT, http_threads, "2", 1, 256, "N", "threads that read and write HTTP")                 \
-    X(COUNT, max_connections, "1024", 1, 65536, "N", "open connections")                         \
-    X(SIZE, resident_bytes, "1GiB", 1 << 16, 1e15, "SIZE", "memory for loaded adapters")         \
-    X(SIZE, store_bytes, "0", 0, 1e18, "SIZE", "disk space of the store; 0 is no limit")         \
-    X(SIZE, max_upload_bytes, "256MiB", 1, 1e15, "SIZE", "largest adapter upload")               \
-    X(SIZE, max_body_bytes, "8MiB", 1, 1e12, "SIZE", "largest body of any other request")        \
-    X(SIZE, max_inflight_bytes, "1GiB", 1, 1e15, "SIZE", "request bodies held at once")          \
-    X(COUNT, max_items, "1024", 1, 1 << 20, "N", "inputs of one call, every task counted")       \
-    X(COUNT, max_result_numbers, "16777216", 1, 1u << 31, "N", "numbers in one call's results")  \
-    X(SECONDS, request_timeout, "300", 0.001, 1e6, "SECONDS", "until a call gets 504")           \
-    X(SECONDS, client_timeout, "30", 1, 1e6, "SECONDS", "silence of a client until it is cut")   \
-    X(SECONDS, drain_seconds, "30", 0, 1e6, "SECONDS", "for running calls after SIGTERM")        \
-    X(TEXT, auth, "", 0, 0, "FILE", "keys, see peftd key; without it everybody may do all")      \
-    X(CHOICE, metrics_access, "open", 0, 0, "open|read", "with --auth: who may see /metrics")    \
-    X(COUNT, metrics_tasks, "100", 1, 100000, "N", "busiest tasks with series of their own")     \
-    X(CHOICE, cpu_level, "auto", 0, 0, "auto|portable|avx2|avx512", "highest instruction set")   \
+#define SRV_CONFIG_MAP(X)                                                                          \
+    X(TEXT, model, "", 0, 0, "PATH", "Hugging Face folder or .gguf file of the base model")        \
+    X(TEXT, store, "./peftd-store", 0, 0, "DIR", "directory of the adapters, created if absent")   \
+    X(TEXT, import_root, "", 0, 0, "DIR", "folder below which adapters may be imported by path")   \
+    X(CHOICE, resolve, "off", 0, 0, "off|on", "look for an unknown task below --import-root")      \
+    X(TEXT, listen, "127.0.0.1:8080", 0, 0, "ADDR:PORT", "where to listen; port 0 picks one")      \
+    X(TEXT, admin_listen, "", 0, 0, "ADDR:PORT", "more listening, for health and metrics only")    \
+    X(TEXT, config, "", 0, 0, "FILE", "JSON object of settings, keys as in this list")             \
+    X(COUNT, max_batch_tokens, "512", 1, 1 << 20, "N", "rows of one step of the engine")           \
+    X(COUNT, max_batch_jobs, "256", 1, 1 << 16, "N", "inputs that share one step")                 \
+    X(COUNT, max_queue, "4096", 1, 1 << 20, "N", "inputs that may wait; more get 429")             \
+    X(COUNT, flow_share, "75", 1, 100, "PERCENT", "of the queue that one key or address may fill") \
+    X(SIZE, kv_bytes, "1GiB", 1 << 16, 1e15, "SIZE", "key and value memory of a decoder")          \
+    X(COUNT, context_max, "0", 0, 1 << 24, "N", "tokens of one sequence; 0 is the model's own")    \
+    X(COUNT, threads, "0", 0, 1024, "N", "compute threads; 0 is one per core")                     \
+    X(COUNT, http_threads, "2", 1, 256, "N", "threads that read and write HTTP")                   \
+    X(COUNT, max_connections, "1024", 1, 65536, "N", "open connections")                           \
+    X(SIZE, resident_bytes, "1GiB", 1 << 16, 1e15, "SIZE", "memory for loaded adapters")           \
+    X(SIZE, store_bytes, "0", 0, 1e18, "SIZE", "disk space of the store; 0 is no limit")           \
+    X(SIZE, max_upload_bytes, "256MiB", 1, 1e15, "SIZE", "largest adapter upload")                 \
+    X(SIZE, max_body_bytes, "8MiB", 1, 1e12, "SIZE", "largest body of any other request")          \
+    X(SIZE, max_inflight_bytes, "1GiB", 1, 1e15, "SIZE", "request bodies held at once")            \
+    X(COUNT, max_items, "1024", 1, 1 << 20, "N", "inputs of one call, every task counted")         \
+    X(COUNT, max_result_numbers, "16777216", 1, 1u << 31, "N", "numbers in one call's results")    \
+    X(SECONDS, request_timeout, "300", 0.001, 1e6, "SECONDS", "until a call gets 504")             \
+    X(SECONDS, client_timeout, "30", 1, 1e6, "SECONDS", "silence of a client until it is cut")     \
+    X(SECONDS, drain_seconds, "30", 0, 1e6, "SECONDS", "for running calls after SIGTERM")          \
+    X(TEXT, auth, "", 0, 0, "FILE", "keys, see peftd key; without it everybody may do all")        \
+    X(CHOICE, metrics_access, "open", 0, 0, "open|read", "with --auth: who may see /metrics")      \
+    X(COUNT, metrics_tasks, "100", 1, 100000, "N", "busiest tasks with series of their own")       \
+    X(CHOICE, cpu_level, "auto", 0, 0, "auto|portable|avx2|avx512", "highest instruction set")     \
     X(CHOICE, log_level, "info", 0, 0, "error|warn|info|debug", "least important line to log")
 
 #define SRV_CONFIG_TYPE_TEXT char *

@@ -1,6 +1,10 @@
 /* server/gate.c - see gate.h. */
 #include "server/gate.h"
 
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+
 #include "core/base/err.h"
 #include "server/auth.h"
 #include "server/http/reply.h"
@@ -48,4 +52,43 @@ int gate_task(const struct srv_request *r, const char *task, struct core_err *er
         return 0;
     return core_err_set_param(err, CORE_E_FORBIDDEN, "task", "key '%s' may not use task '%.128s'",
                               r->key->name, task);
+}
+
+static uint64_t hash_of(const void *bytes, size_t n)
+{
+    const unsigned char *p = bytes;
+    uint64_t h = 0xcbf29ce484222325u;
+
+    while (n--)
+        h = (h ^ *p++) * 0x100000001b3u;
+    return h ? h : 1;
+}
+
+static uint64_t flow_of_address(int fd)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } a = {0};
+    socklen_t n = sizeof(a);
+
+    if (getpeername(fd, &a.any, &n) < 0)
+        return 1;
+    if (a.any.sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&a.v6.sin6_addr))
+        return hash_of(&a.v6.sin6_addr, 8);
+    return a.any.sa_family == AF_INET6 ? hash_of(a.v6.sin6_addr.s6_addr + 12, 4)
+                                       : hash_of(&a.v4.sin_addr, 4);
+}
+
+uint64_t gate_flow(struct srv_request *r)
+{
+    if (!r->flow)
+        r->flow = r->key ? hash_of(r->key->name, strlen(r->key->name)) : flow_of_address(r->fd);
+    return r->flow;
+}
+
+unsigned gate_weight(const struct srv_request *r)
+{
+    return r->key && r->key->limits.weight ? (unsigned)r->key->limits.weight : 1;
 }

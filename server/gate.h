@@ -21,4 +21,9 @@ int gate_task(const struct srv_request *r, const char *task, struct core_err *er
 /* The same for lists: what it may not name is not shown. */
 bool gate_shows(const struct srv_request *r, const char *task);
 
+/* Whose work it is, for the engine: the key's, or the client's address (of IPv6 the first half: a
+ * client has all of the rest). Never 0. */
+uint64_t gate_flow(struct srv_request *r);
+unsigned gate_weight(const struct srv_request *r);
+
 #endif

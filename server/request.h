@@ -53,6 +53,7 @@ struct srv_request {
     const struct srv_route *route; /* NULL: no such route, the reply is an error */
     uint64_t started_ns;
     char id[SRV_ID_MAX + 1];
+    uint64_t flow;                     /* gate_flow()'s; 0 = not asked for yet */
     const struct auth_key *key;        /* held; NULL: none was needed */
     char task[ADS_NAME_MAX + 1];       /* {task} of the path, "" if the route has none */
     char version[ADS_VERSION_LEN + 1]; /* {version}, likewise */

@@ -19,24 +19,6 @@ void engine__list_push(struct engine_list *l, struct engine_job *job)
     l->n++;
 }
 
-void engine__list_insert(struct engine_list *l, struct engine_job *job, bool is_back)
-{
-    const int priority = job->in.priority;
-    struct engine_job **at = &l->first;
-
-    if (!is_back && (!l->last || l->last->in.priority >= priority)) {
-        engine__list_push(l, job);
-        return;
-    }
-    while (*at && ((*at)->in.priority > priority || ((*at)->in.priority == priority && !is_back)))
-        at = &(*at)->next;
-    job->next = *at;
-    *at = job;
-    if (!job->next)
-        l->last = job;
-    l->n++;
-}
-
 struct engine_job *engine__list_pop(struct engine_list *l)
 {
     struct engine_job *job = l->first;
@@ -60,24 +42,27 @@ static bool take_inbox(struct engine *e)
 
     core_lock(&e->synced_data.lock);
     while (!e->synced_data.inbox.n && !e->synced_data.is_stopping && !e->thread_data.n_active &&
-           !e->thread_data.waiting.n)
+           !e->thread_data.ring.n)
         core_cond_wait(&e->synced_data.wake, &e->synced_data.lock);
     inbox = e->synced_data.inbox;
     e->synced_data.inbox = (struct engine_list){0};
     is_stopping = e->synced_data.is_stopping;
     core_unlock(&e->synced_data.lock);
     while ((job = engine__list_pop(&inbox)))
-        engine__list_insert(&e->thread_data.waiting, job, false);
+        engine__wait(e, job, false);
     return !is_stopping;
+}
+
+static bool is_any(const struct engine_job *job)
+{
+    (void)job;
+    return true;
 }
 
 /* The engine is going: ends every job as cancelled. */
 static void end_all(struct engine *e)
 {
-    struct engine_job *job;
-
-    while ((job = engine__list_pop(&e->thread_data.waiting)))
-        engine__end(e, job, ENGINE_CANCELLED);
+    engine__drop_waiting(e, is_any);
     while (e->thread_data.n_active)
         engine__end(e, e->thread_data.active[--e->thread_data.n_active], ENGINE_CANCELLED);
 }
@@ -110,6 +95,7 @@ static void settle_options(struct engine *e, size_t *n_blocks)
     o->max_batch_tokens = or_default(o->max_batch_tokens, 512);
     o->max_batch_jobs = or_default(o->max_batch_jobs, 256);
     o->max_queue = or_default(o->max_queue, 4096);
+    o->flow_share = or_default(o->flow_share, 100);
     o->kv_bytes = o->kv_bytes ? o->kv_bytes : (uint64_t)1 << 30;
     /* an encoder reads an input whole */
     if (!c->stack[0].is_causal && o->max_batch_tokens < c->n_positions)
@@ -228,28 +214,39 @@ void engine_free(struct engine **ep)
 
 /* ---- what other threads call --------------------------------------------------------- */
 
-static int check_room_locked(const struct engine *e, size_t n, struct core_err *err)
+static int check_room_locked(struct engine *e, uint64_t flow, size_t n, struct core_err *err)
 {
     const size_t n_max = e->opt.max_queue;
+    const size_t share = flow ? (n_max * e->opt.flow_share + 99) / 100 : n_max;
+    const struct engine_flow *f = engine__flow_find(e, flow);
 
     if (e->synced_data.is_draining)
         return core_err_set(err, CORE_E_DRAINING, "the server is shutting down");
-    if (n > n_max)
+    if (n > share)
         return core_err_set_param(err, CORE_E_BAD_FIELD, "inputs",
-                                  "%zu are more than the queue holds (%zu)", n, n_max);
+                                  "%zu are more than the queue holds (%zu)", n, share);
     if (e->synced_data.n_waiting > n_max - n)
         return core_err_set(err, CORE_E_OVERLOADED, "the queue is full (%zu)", n_max);
+    if (f && f->n_waiting > share - n)
+        return core_err_set(err, CORE_E_OVERLOADED,
+                            "this client has filled its share of the queue (%zu)", share);
     return 0;
 }
 
-int engine_check_room(struct engine *e, size_t n, struct core_err *err)
+int engine_check_room(struct engine *e, uint64_t flow, size_t n, struct core_err *err)
 {
     int rc;
 
     core_lock(&e->synced_data.lock);
-    rc = check_room_locked(e, n, err);
+    rc = check_room_locked(e, flow, n, err);
     core_unlock(&e->synced_data.lock);
     return rc;
+}
+
+static void leave_unqueued(struct engine *e, struct engine_job *job)
+{
+    job->lane->flow->n_waiting--;
+    engine__lane_leave(e, job);
 }
 
 int engine_submit(struct engine *e, struct engine_job *const *job, size_t n, struct core_err *err)
@@ -258,7 +255,13 @@ int engine_submit(struct engine *e, struct engine_job *const *job, size_t n, str
     int rc;
 
     core_lock(&e->synced_data.lock);
-    rc = check_room_locked(e, n, err);
+    rc = n ? check_room_locked(e, job[0]->in.flow, n, err) : 0;
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        if (engine__lane_enter(e, job[i]) < 0) {
+            while (i-- > 0)
+                leave_unqueued(e, job[i]);
+            rc = core_err_nomem(err, "queue");
+        }
     for (size_t i = 0; rc == 0 && i < n; i++) {
         job[i]->times.submitted = now;
         engine__list_push(&e->synced_data.inbox, job[i]);

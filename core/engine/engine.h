@@ -8,11 +8,24 @@
  * brings all memory of its own, made by engine_job_new() on the caller's thread; what
  * its callbacks add to (text, log probabilities) grows between passes.
  *
+ * Jobs belong to flows: whoever asks, as the caller numbers them. Waiting jobs start in deficit
+ * round robin over rows, flow by flow and within a flow task by task; a priority counts within its
+ * flow only. A flow may fill the queue to flow_share percent. When running jobs leave no room for
+ * one that waits, those of a flow that holds more than its share of slots or KV blocks (by weight)
+ * are put back for one that would still hold less; the last eighth of the slots no flow but 0
+ * takes.
+ *
+ * A flow that asks for little (a quarter of a step's rows at most, nothing left waiting) does not
+ * ride in the full steps of the others: it gets steps of its own, as long as these take no more
+ * time together than the full step before them. So a short request waits for the step that runs,
+ * and no longer, and the flood beside it keeps half of the machine at least.
+ *
  * Admission: a job is queued at once or refused (CORE_E_OVERLOADED). It starts when
  * KV blocks for its tokens are free, and one more for every running job; further
  * blocks are taken as tokens come. When none is left, the job that started last
- * (among those of lowest priority) goes back to the head of the queue and later computes its
- * tokens again: rows do not depend on their batch, so its answer is the same.
+ * (among those of lowest priority of the flow that holds most) goes back to the head of the queue
+ * and later computes its tokens again: rows do not depend on their batch, so its answer is the
+ * same.
  *
  * Prompts share a step: the oldest has half of the rows that decoding leaves, the
  * others the rest, the shortest first, so that a long prompt neither stops short
@@ -40,6 +53,8 @@ struct engine_options {
     unsigned max_batch_jobs;   /* jobs of a step; 0 = 256 */
     unsigned max_queue;        /* waiting jobs; 0 = 4096 */
     uint64_t kv_bytes;         /* KV memory of a decoder; 0 = 1 GiB */
+    unsigned flow_share;       /* percent of the queue that a flow may fill, but for flow 0;
+                                * 0 = 100 */
     unsigned context_max;      /* tokens of one sequence; 0 = the model's, at most what KV holds */
 };
 
@@ -92,7 +107,9 @@ struct engine_input {
     bool ignore_eos;
     bool wants_logits;   /* keep the logits after the prompt */
     unsigned n_logprobs; /* 0 = none, at most 20 */
-    int priority;        /* higher first; 0 */
+    int priority;        /* within the flow, higher first; 0 */
+    uint64_t flow;       /* whose it is; 0 */
+    unsigned weight;     /* the flow's share beside others; 0 = 1. Its first job's counts */
 };
 
 /* Makes a job, with all memory it will need. *out is the caller's:
@@ -105,10 +122,11 @@ int engine_job_new(struct engine_job **out, struct engine *e, const struct engin
                    const struct engine_callbacks *cb, void *arg, struct core_err *err);
 void engine_job_free(struct engine_job *job);
 
-/* Whether n jobs would be taken now; to ask before they are made. CORE_E_OVERLOADED,
- * CORE_E_DRAINING; CORE_E_BAD_FIELD (inputs): more than the queue ever holds. */
-int engine_check_room(struct engine *e, size_t n, struct core_err *err);
-/* Queues all n jobs or none; the same errors. */
+/* Whether n jobs of a flow would be taken now; to ask before they are made. CORE_E_OVERLOADED,
+ * CORE_E_DRAINING; CORE_E_BAD_FIELD (inputs): more than the queue ever holds, or the flow's share
+ * of it. */
+int engine_check_room(struct engine *e, uint64_t flow, size_t n, struct core_err *err);
+/* Queues all n jobs, of one flow, or none; the same errors and CORE_E_NOMEM. */
 int engine_submit(struct engine *e, struct engine_job *const *job, size_t n, struct core_err *err);
 /* Ends a submitted job within one step; `done` still comes. Never fails: too late is fine. */
 void engine_cancel(struct engine *e, struct engine_job *job);

@@ -13,14 +13,60 @@
 #include "core/fwd/batch.h"
 #include "core/pool/pool.h"
 
-enum { ENGINE_LOGPROBS_MAX = 20 };
+enum { ENGINE_LOGPROBS_MAX = 20, ENGINE_FLOW_BUCKETS = 1024 };
+
+/* First in, first out. */
+struct engine_list {
+    struct engine_job *first, *last;
+    size_t n;
+};
+
+/* Jobs of one flow, task and priority. Lives as long as one of them is in the engine. */
+struct engine_lane {
+    struct engine_flow *flow;
+    const struct delta *delta;
+    int priority;
+    /* with the engine's lock held */
+    struct engine_lane *next_same;
+    size_t n_jobs;
+    /* the engine thread's */
+    struct engine_lane *next; /* of the flow's lanes with waiting jobs */
+    struct engine_list waiting;
+    uint64_t credit; /* rows */
+};
+
+/* Jobs of one asker. Lives as long as one of its lanes. */
+struct engine_flow {
+    uint64_t id;
+    unsigned weight;
+    /* with the engine's lock held */
+    struct engine_flow *next_same;
+    struct engine_lane *lane_list; /* all of its lanes */
+    size_t n_waiting;              /* inbox and waiting */
+    /* the engine thread's */
+    struct engine_flow *next;         /* in the ring */
+    struct engine_lane *first, *last; /* lanes with waiting jobs, by priority; the first is next */
+    uint64_t credit;                  /* rows */
+    size_t n_active;
+    size_t n_blocks; /* KV blocks of its active jobs; only as fresh as count_flows() */
+    uint64_t n_due;  /* rows that it could use in the coming step */
+    bool is_counted; /* within count_flows() */
+    bool is_held;    /* no rows in the coming step */
+};
+
+/* Flows with waiting jobs; the first has its turn. */
+struct engine_ring {
+    struct engine_flow *first, *last;
+    size_t n;
+};
 
 /* One input of one task. The maker owns it until submit; from then on only the
  * engine thread writes to it (except is_cancelled) until done(); then the maker. */
 struct engine_job {
     struct engine *engine;
-    struct engine_job *next; /* in the engine's lists */
-    struct engine_input in;  /* pointers lead to the copies below; delta is set */
+    struct engine_job *next;  /* in the engine's lists */
+    struct engine_lane *lane; /* while it is in the engine */
+    struct engine_input in;   /* pointers lead to the copies below; delta is set */
     struct engine_callbacks cb;
     void *arg;
     atomic_bool is_cancelled; /* any thread sets it */
@@ -74,12 +120,6 @@ struct engine_slot {
     bool is_source;
 };
 
-/* First in, first out. */
-struct engine_list {
-    struct engine_job *first, *last;
-    size_t n;
-};
-
 /* Scratch of one worker for sampling. */
 struct engine_sampler {
     float *prob;    /* [n_vocab] */
@@ -102,7 +142,10 @@ struct engine {
     bool has_thread;
 
     struct {                        /* the engine thread's own */
-        struct engine_list waiting; /* by priority, then arrival */
+        struct engine_ring ring;    /* of waiting jobs */
+        uint64_t full_ns;           /* time of the last full step */
+        uint64_t own_ns;            /* of the steps since then that flows had to themselves */
+        bool is_own;                /* the coming step is one of these */
         struct engine_job **active; /* [max_batch_jobs], in order of their start */
         size_t n_active;
         struct engine_slot *slot; /* [n_stacks * max_batch_jobs], the coming step: by stack,
@@ -116,15 +159,32 @@ struct engine {
         pthread_cond_t wake;
         struct engine_list inbox;
         size_t n_waiting; /* inbox and waiting */
+        struct engine_flow *flow[ENGINE_FLOW_BUCKETS];
         bool is_draining, is_stopping;
         struct engine_stats stats;
     } synced_data;
 };
 
 void engine__list_push(struct engine_list *l, struct engine_job *job);
-/* Behind the jobs of its priority; in front of them if it was there already. */
-void engine__list_insert(struct engine_list *l, struct engine_job *job, bool is_back);
 struct engine_job *engine__list_pop(struct engine_list *l);
+
+/* flows.c. With the lock held: */
+struct engine_flow *engine__flow_find(struct engine *e, uint64_t id); /* or NULL */
+/* The job's lane, made if it is the first there; counts it as waiting. CORE_E_NOMEM. */
+int engine__lane_enter(struct engine *e, struct engine_job *job);
+/* It is not in the engine any more. */
+void engine__lane_leave(struct engine *e, struct engine_job *job);
+/* Engine thread only: */
+/* Puts a job behind those that wait in its lane; or, one that had begun, in front of its flow's,
+ * with the credit that it had paid. */
+void engine__wait(struct engine *e, struct engine_job *job, bool is_front);
+/* The job that is next, NULL if none waits; engine__take() takes it out. */
+struct engine_job *engine__turn(struct engine *e);
+struct engine_job *engine__take(struct engine *e);
+/* The flow whose turn it is has to wait: the next one's turn. */
+void engine__rotate(struct engine *e);
+/* Ends waiting jobs as cancelled, those for which `goes` is true. */
+void engine__drop_waiting(struct engine *e, bool (*goes)(const struct engine_job *job));
 
 /* step.c, engine thread only. */
 /* Starts waiting jobs while there is room. */

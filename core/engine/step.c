@@ -32,8 +32,13 @@ void engine__end(struct engine *e, struct engine_job *job, enum engine_finish fi
     job->is_ended = true;
     job->times.done = core_now_ns();
     core_lock(&e->synced_data.lock);
-    if (!job->is_active)
+    if (job->is_active) {
+        job->lane->flow->n_active--;
+    } else {
         e->synced_data.n_waiting--;
+        job->lane->flow->n_waiting--;
+    }
+    engine__lane_leave(e, job);
     e->synced_data.stats.n_completion_tokens += job->n_generated;
     e->synced_data.stats.n_prompt_tokens += n_input_done(job);
     e->synced_data.stats.kv_blocks_used = e->thread_data.kv.n_blocks - e->thread_data.kv.n_free;
@@ -167,37 +172,123 @@ static void activate(struct engine *e, struct engine_job *job)
     if (!job->times.started)
         job->times.started = core_now_ns();
     job->is_active = true;
+    job->lane->flow->n_active++;
     e->thread_data.active[e->thread_data.n_active++] = job;
     follow_twin(e, e->thread_data.n_active - 1);
     if (!job->is_waiting)
         take_blocks(e, job);
     core_lock(&e->synced_data.lock);
     e->synced_data.n_waiting--;
+    job->lane->flow->n_waiting--;
     core_unlock(&e->synced_data.lock);
 }
 
-/* Takes cancelled jobs out of the waiting list. */
-static void drop_cancelled(struct engine *e)
+static bool is_cancelled(const struct engine_job *job)
 {
-    struct engine_list keep = {0};
-    struct engine_job *job;
+    return atomic_load(&job->is_cancelled);
+}
 
-    while ((job = engine__list_pop(&e->thread_data.waiting))) {
-        if (atomic_load(&job->is_cancelled))
-            engine__end(e, job, ENGINE_CANCELLED);
-        else
-            engine__list_push(&keep, job);
+static void put_back(struct engine *e, struct engine_job *job);
+static struct engine_job *youngest(const struct engine *e, const struct engine_flow *f);
+
+/* Counts what each flow holds and which are there; returns the sum of their weights. */
+static uint64_t count_flows(struct engine *e)
+{
+    uint64_t weights = 0;
+
+    for (struct engine_flow *f = e->thread_data.ring.first; f; f = f->next) {
+        f->n_blocks = 0;
+        f->is_counted = true;
+        weights += f->weight;
     }
-    e->thread_data.waiting = keep;
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        struct engine_flow *f = e->thread_data.active[i]->lane->flow;
+
+        if (f->first || f->is_counted)
+            continue;
+        f->n_blocks = 0;
+        f->is_counted = true;
+        weights += f->weight;
+    }
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        struct engine_job *job = e->thread_data.active[i];
+
+        job->lane->flow->n_blocks += job->kv.n + job->source.kv.n;
+        job->lane->flow->is_counted = false;
+    }
+    for (struct engine_flow *f = e->thread_data.ring.first; f; f = f->next)
+        f->is_counted = false;
+    return weights;
+}
+
+/* The flow that holds most for its weight: of blocks, or of slots. */
+static struct engine_flow *greatest(const struct engine *e, bool of_blocks)
+{
+    struct engine_flow *best = NULL;
+
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        struct engine_flow *f = e->thread_data.active[i]->lane->flow;
+
+        if (!best ||
+            (of_blocks
+                 ? (uint64_t)f->n_blocks * best->weight > (uint64_t)best->n_blocks * f->weight
+                 : (uint64_t)f->n_active * best->weight > (uint64_t)best->n_active * f->weight))
+            best = f;
+    }
+    return best;
+}
+
+/* Makes room for the job of a flow that holds less than its share, at the expense of one that
+ * holds more; false if there is none. Each round puts one back, and a share once reached is
+ * not taken from, so that no two flows put each other back in turn. */
+static bool make_room(struct engine *e, const struct engine_job *job)
+{
+    const struct engine_flow *mine = job->lane->flow;
+    const size_t n_slots = e->opt.max_batch_jobs, n_blocks = e->thread_data.kv.n_blocks;
+
+    while (!has_room(e, job)) {
+        const uint64_t weights = count_flows(e);
+        const bool of_blocks = e->thread_data.n_active < n_slots;
+        const struct engine_flow *f = greatest(e, of_blocks);
+        const uint64_t all = of_blocks ? n_blocks : n_slots;
+        const uint64_t held = of_blocks ? f->n_blocks : f->n_active;
+        const uint64_t wanted =
+            of_blocks ? mine->n_blocks + n_blocks_due(e, job) : mine->n_active + 1;
+
+        if (f == mine || wanted * weights > all * mine->weight || held * weights <= all * f->weight)
+            return false;
+        put_back(e, youngest(e, f));
+    }
+    return true;
+}
+
+/* The last slots are for others, so that a newcomer finds one without a job being put back. */
+static bool has_enough(const struct engine *e, const struct engine_flow *f)
+{
+    enum { RESERVE = 8 };
+
+    return f->id && f->n_active >= e->opt.max_batch_jobs - e->opt.max_batch_jobs / RESERVE;
 }
 
 void engine__admit(struct engine *e)
 {
     struct engine_job *job;
+    size_t n_stuck = 0;
 
-    drop_cancelled(e);
-    while ((job = e->thread_data.waiting.first) && has_room(e, job)) {
-        engine__list_pop(&e->thread_data.waiting);
+    engine__drop_waiting(e, is_cancelled);
+    while (n_stuck < e->thread_data.ring.n && (job = engine__turn(e))) {
+        const struct engine_flow *f = job->lane->flow;
+
+        if (has_enough(e, f) || !make_room(e, job)) {
+            /* Who has nothing running is not to be passed by for ever by smaller jobs. */
+            if (f->n_active == 0)
+                return;
+            engine__rotate(e);
+            n_stuck++;
+            continue;
+        }
+        n_stuck = 0;
+        engine__take(e);
         if (fwd_reserve(e->fwd, job->in.delta, &job->err) < 0)
             engine__end(e, job, ENGINE_CANCELLED);
         else
@@ -214,22 +305,27 @@ static void put_back(struct engine *e, struct engine_job *job)
     job->is_active = false;
     job->n_done = 0;
     job->source.is_done = false;
-    engine__list_insert(&e->thread_data.waiting, job, true);
+    job->lane->flow->n_active--;
+    engine__wait(e, job, true);
     core_lock(&e->synced_data.lock);
     e->synced_data.n_waiting++;
+    job->lane->flow->n_waiting++;
     e->synced_data.stats.n_preemptions++;
     core_unlock(&e->synced_data.lock);
 }
 
-/* Of the jobs of lowest priority the one that started last. */
-static struct engine_job *youngest(const struct engine *e)
+/* Of the flow's jobs of lowest priority the one that started last. */
+static struct engine_job *youngest(const struct engine *e, const struct engine_flow *f)
 {
-    struct engine_job *job = e->thread_data.active[0];
+    struct engine_job *best = NULL;
 
-    for (size_t i = 1; i < e->thread_data.n_active; i++)
-        if (e->thread_data.active[i]->in.priority <= job->in.priority)
-            job = e->thread_data.active[i];
-    return job;
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        struct engine_job *job = e->thread_data.active[i];
+
+        if (job->lane->flow == f && (!best || job->in.priority <= best->in.priority))
+            best = job;
+    }
+    return best;
 }
 
 /* Every active job gets the blocks for its next rows. Ends: each round serves a job or has one
@@ -247,7 +343,8 @@ static void share_blocks(struct engine *e)
             take_blocks(e, job);
             i++;
         } else {
-            put_back(e, youngest(e));
+            count_flows(e);
+            put_back(e, youngest(e, greatest(e, true)));
             i = 0;
         }
     }
@@ -258,12 +355,13 @@ static void share_blocks(struct engine *e)
 /* A source that the coming step must see before the job's own rows. */
 static bool needs_source(const struct engine_job *job)
 {
-    return job->source.ids && !job->source.is_done && !job->has_source_rows;
+    return job->source.ids && !job->source.is_done && !job->has_source_rows &&
+           !job->lane->flow->is_held;
 }
 
 static uint32_t n_rows_left(const struct engine_job *job)
 {
-    if (needs_source(job) || job->is_waiting)
+    if (job->lane->flow->is_held || job->is_waiting || needs_source(job))
         return 0;
     return (uint32_t)(n_ids(job) - job->n_done - job->n_rows);
 }
@@ -391,6 +489,44 @@ static void list_slots(struct engine *e)
     }
 }
 
+/* Rows that a job could use in the coming step. */
+static uint64_t n_rows_due(const struct engine_job *job)
+{
+    if (job->is_waiting)
+        return 0;
+    return job->source.ids && !job->source.is_done ? job->source.n : n_ids(job) - job->n_done;
+}
+
+/* Whether the flows that ask for little get the coming step for themselves: only if others would
+ * make it long, and while such steps have not taken more time than the last full one. */
+static void hold_flows(struct engine *e)
+{
+    enum { FEW = 4 }; /* a quarter of a step is few rows, and less than it is not worth a step */
+    const uint64_t budget = e->opt.max_batch_tokens;
+    uint64_t few = 0, many = 0;
+
+    for (size_t i = 0; i < e->thread_data.n_active; i++)
+        e->thread_data.active[i]->lane->flow->n_due = 0;
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        struct engine_flow *f = e->thread_data.active[i]->lane->flow;
+
+        f->n_due += n_rows_due(e->thread_data.active[i]) + (f->first ? budget : 0);
+        f->is_held = false;
+    }
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        const struct engine_job *job = e->thread_data.active[i];
+
+        *(job->lane->flow->n_due * FEW <= budget ? &few : &many) += n_rows_due(job);
+    }
+    e->thread_data.is_own =
+        few && many * FEW > budget && many > few && e->thread_data.own_ns <= e->thread_data.full_ns;
+    for (size_t i = 0; e->thread_data.is_own && i < e->thread_data.n_active; i++) {
+        struct engine_flow *f = e->thread_data.active[i]->lane->flow;
+
+        f->is_held = f->n_due * FEW > budget;
+    }
+}
+
 /* Rows of the coming step: those that decode first, they are one each. Returns how many. */
 static uint32_t choose_slots(struct engine *e)
 {
@@ -403,6 +539,7 @@ static uint32_t choose_slots(struct engine *e)
         job->n_rows = 0;
         job->has_source_rows = false;
     }
+    hold_flows(e);
     if (c->n_stacks > 1)
         left = give_sources(e, left);
     left = give_crowded_out(e, left);
@@ -617,6 +754,7 @@ void engine__step(struct engine *e)
 {
     const uint64_t begin = core_now_ns();
     uint32_t n_rows;
+    uint64_t ns;
 
     end_cancelled(e);
     for (size_t i = 0; i < e->thread_data.n_active; i++)
@@ -638,5 +776,10 @@ void engine__step(struct engine *e)
                 remove_active(e, job);
         }
     }
-    count_step(e, n_rows, (double)(core_now_ns() - begin) * 1e-9);
+    ns = core_now_ns() - begin;
+    if (n_rows && e->thread_data.is_own)
+        e->thread_data.own_ns += ns;
+    else if (n_rows)
+        e->thread_data.own_ns = 0, e->thread_data.full_ns = ns;
+    count_step(e, n_rows, (double)ns * 1e-9);
 }

@@ -18,6 +18,7 @@
 #include "server/api/infer.h"
 #include "server/dialects/dialect.h"
 #include "server/executor.h"
+#include "server/gate.h"
 #include "server/request.h"
 #include "server/srv.h"
 
@@ -315,6 +316,8 @@ static int make_job(struct infer_job *j, uint64_t seed, struct core_err *err)
         .wants_logits = p->logits,
         .n_logprobs = p->logprobs,
         .priority = p->priority,
+        .flow = gate_flow(call->r),
+        .weight = gate_weight(call->r),
     };
     int rc;
 
@@ -390,7 +393,8 @@ static int settle_params(const struct infer_dialect *dialect, struct infer_call 
         rc = core_err_set_param(&why, CORE_E_WRONG_KIND, "stream", "a task of kind %s has none",
                                 delta_kind_text(call->delta->head.kind));
     if (rc == 0) /* <= max_items jobs; asked before they take memory */
-        rc = engine_check_room(call->r->srv->engine, it->n_inputs * call->params.n, &why);
+        rc = engine_check_room(call->r->srv->engine, gate_flow(call->r),
+                               it->n_inputs * call->params.n, &why);
     if (rc < 0)
         infer_fail_at(it, 0, &why, err);
     return rc;

@@ -282,7 +282,7 @@ class Limits(unittest.TestCase):
                 self.assertIn(b"413 ", c.recv(65536))
 
     def test_a_full_queue_is_429(self):
-        with Server("llama", "--max-queue", "4", "--max-batch-jobs", "1", "--context-max",
+        with Server("llama", "--max-queue", "4", "--flow-share", "100", "--max-batch-jobs", "1", "--context-max",
                     "100000", "--kv-bytes", "256MiB") as s:
             endless = json.dumps({"task": "base", "inputs": ["x"], "parameters": {
                 "max_tokens": ENDLESS, "ignore_eos": True}})

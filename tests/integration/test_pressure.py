@@ -109,7 +109,7 @@ class Encoder(unittest.TestCase):
             s.wait_until(lambda: s.metrics().get('peftd_requests_total{task="c",code="499"}') == 6)
 
     def test_more_inputs_than_the_queue_holds(self):
-        with Server("bert", "--max-queue", "4") as s:
+        with Server("bert", "--max-queue", "4", "--flow-share", "100") as s:
             a = s.infer({"task": "base", "inputs": ["x"] * 5})
             self.assertEqual(a.error, (400, "bad_field", "inputs"))
             self.assertNotIn("Retry-After", a.headers)

@@ -1,0 +1,133 @@
+"""A lone short request beside a flood of another tenant: python3 -m bench.fairness [--peftd P] [--encoder M] [--decoder M]
+
+Tenant A: 16 clients in a loop, 64 inputs of 128 tokens each. Tenant B: one short request after the other. Two cores serve. Each
+tenant has an address of its own (127.0.0.2, 127.0.0.3), as --auth would give each a key. Printed: B's time alone, beside the
+flood, and the mean step of the flood alone. Of a decoder the time to the first token counts: B asks for one, A for 64 of each input.
+
+The floor: B's p99 <= 3 times its median alone + one step. `--check` makes the exit status say whether it holds.
+"""
+import argparse
+import http.client
+import json
+import multiprocessing
+import os
+import random
+import sys
+import tempfile
+import time
+
+from bench.servers import Peftd
+
+CLIENTS, INPUTS, TOKENS, SHORT = 16, 64, 128, 8
+JSON = {"Content-Type": "application/json"}
+
+
+class Tenant:
+    """A connection from an address of its own."""
+
+    def __init__(self, port, address):
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600, source_address=(address, 0))
+
+    def infer(self, body):
+        """Seconds until the answer was there."""
+        begin = time.perf_counter()
+        self.connection.request("POST", "/v1/infer", body, JSON)
+        answer = self.connection.getresponse()
+        content = answer.read()
+        if answer.status not in (200, 429):
+            raise RuntimeError(f"{answer.status} {content[:300]}")
+        if answer.status == 429:
+            time.sleep(0.05)
+        return time.perf_counter() - begin
+
+
+def percentile(times, p):
+    times = sorted(times)
+    return times[min(len(times) - 1, int(len(times) * p / 100))]
+
+
+def body(rng, n_inputs, n_tokens, params):
+    inputs = [{"tokens": [rng.randrange(1000, 2000) for _ in range(n_tokens)]} for _ in range(n_inputs)]
+    return json.dumps({"task": "base", "inputs": inputs, "parameters": params})
+
+
+def measure(tenant, rng, params, seconds):
+    times, end = [], time.monotonic() + seconds
+    while time.monotonic() < end or len(times) < 5:
+        times.append(tenant.infer(body(rng, 1, SHORT, params)))
+        time.sleep(rng.random() * 0.02)  # else B would always come right behind a step
+    return times
+
+
+def flood(port, params, seed):
+    """A client of A, in a process of its own: B's times are not to wait for A's Python."""
+    rng = random.Random(seed)
+    tenant = Tenant(port, "127.0.0.2")
+    bodies = [body(rng, INPUTS, TOKENS, params) for _ in range(4)]
+    while True:
+        tenant.infer(bodies[rng.randrange(4)])
+
+
+def steps(port):
+    """How many steps there were, and the seconds that they took."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/metrics")
+    lines = connection.getresponse().read().decode().splitlines()
+    found = {}
+    for line in lines:
+        if line.startswith(("peftd_step_seconds_sum", "peftd_step_seconds_count")):
+            found[line.split(" ")[0]] = float(line.rsplit(" ", 1)[1])
+    return found
+
+
+def full_step(before, after):
+    """The mean step of a flood alone, seconds."""
+    return ((after["peftd_step_seconds_sum"] - before["peftd_step_seconds_sum"]) /
+            (after["peftd_step_seconds_count"] - before["peftd_step_seconds_count"]))
+
+
+def run(binary, model, kind, seconds, cores):
+    rng = random.Random(1)
+    few = {"max_tokens": 1} if kind == "decoder" else {}
+    many = {"max_tokens": 64, "ignore_eos": True} if kind == "decoder" else {}
+    with tempfile.TemporaryDirectory() as work:
+        with Peftd(binary, model, work, "--threads", str(cores), "--max-queue", "16384", "--kv-bytes", "2GiB") as server:
+            b = Tenant(server.port, "127.0.0.3")
+            alone = measure(b, rng, few, seconds)
+            clients = [multiprocessing.Process(target=flood, args=(server.port, many, i), daemon=True) for i in range(CLIENTS)]
+            for client in clients:
+                client.start()
+            time.sleep(3)
+            before = steps(server.port)
+            time.sleep(seconds)
+            step = full_step(before, steps(server.port))
+            beside = measure(b, rng, few, 2 * seconds)
+            if not all(client.is_alive() for client in clients):
+                raise RuntimeError("a client of the flood has ended")
+            for client in clients:
+                client.terminate()
+            server.process.kill()
+    median, p99 = percentile(alone, 50), percentile(beside, 99)
+    floor = 3 * median + step
+    print(f"| {kind} | {median * 1e3:.1f} | {percentile(alone, 99) * 1e3:.1f} | {percentile(beside, 50) * 1e3:.1f} | {p99 * 1e3:.1f} | "
+          f"{step * 1e3:.0f} | {floor * 1e3:.0f} | {'yes' if p99 <= floor else 'NO'} |", flush=True)
+    return p99 <= floor
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--peftd", default="build/release/peftd")
+    p.add_argument("--encoder", default="build/models/minilm")
+    p.add_argument("--decoder")
+    p.add_argument("--seconds", type=float, default=10)
+    p.add_argument("--cores", type=int, default=2)
+    p.add_argument("--check", action="store_true")
+    args = p.parse_args()
+    print("| model | alone p50 ms | alone p99 | beside the flood p50 | p99 | one step | floor | held |\n|---|---|---|---|---|---|---|---|")
+    held = [run(args.peftd, model, kind, args.seconds, args.cores)
+            for kind, model in (("encoder", args.encoder), ("decoder", args.decoder)) if model and os.path.exists(model)]
+    return 0 if all(held) or not args.check else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
