@@ -47,6 +47,7 @@ struct core_err;
     X(COUNT, max_items, "1024", 1, 1 << 20, "N", "inputs of one call, every task counted")         \
     X(COUNT, max_result_numbers, "16777216", 1, 1u << 31, "N", "numbers in one call's results")    \
     X(SECONDS, request_timeout, "300", 0.001, 1e6, "SECONDS", "until a call gets 504")             \
+    X(COUNT, max_priority, "10", 0, 10, "N", "highest priority a request may have")                \
     X(SECONDS, client_timeout, "30", 1, 1e6, "SECONDS", "silence of a client until it is cut")     \
     X(SECONDS, drain_seconds, "30", 0, 1e6, "SECONDS", "for running calls after SIGTERM")          \
     X(TEXT, auth, "", 0, 0, "FILE", "keys, see peftd key; without it everybody may do all")        \

@@ -36,7 +36,7 @@ int gate_enter(struct srv_request *r, struct core_err *err)
     if (!auth_may(r->key, verb))
         return core_err_set(err, CORE_E_FORBIDDEN, "key '%s' may not do this: it needs the verb %s",
                             r->key->name, auth_verb_text(verb));
-    if (r->task[0] && gate_task(r, r->task, err) < 0)
+    if (r->task[0] && gate_task(r, srv_is_base_name(r->srv, r->task) ? "base" : r->task, err) < 0)
         return CORE_E_FORBIDDEN;
     return auth_take_requests(r->key, 1, &r->retry_after, err);
 }
@@ -91,4 +91,33 @@ uint64_t gate_flow(struct srv_request *r)
 unsigned gate_weight(const struct srv_request *r)
 {
     return r->key && r->key->limits.weight ? (unsigned)r->key->limits.weight : 1;
+}
+
+int gate_take_tokens(struct srv_request *r, uint64_t n, struct core_err *err)
+{
+    return r->key ? auth_take_tokens(r->key, n, &r->retry_after, err) : 0;
+}
+
+void gate_give_tokens(const struct srv_request *r, uint64_t n, uint64_t taken_ns)
+{
+    if (r->key)
+        auth_give_tokens(r->key, n, taken_ns);
+}
+
+int gate_store_begin(const struct srv_request *r, uint64_t n_bytes, struct core_err *err)
+{
+    return r->key ? auth_store_begin(r->key, r->srv->store, r->task, n_bytes, err) : 0;
+}
+
+void gate_store_done(const struct srv_request *r, uint64_t n_bytes)
+{
+    if (r->key)
+        auth_store_done(r->key, n_bytes);
+}
+
+int gate_max_priority(const struct srv_request *r)
+{
+    if (r->key && r->key->limits.has_max_priority)
+        return (int)r->key->limits.max_priority;
+    return (int)r->srv->cfg.max_priority;
 }

@@ -21,6 +21,18 @@ int gate_task(const struct srv_request *r, const char *task, struct core_err *er
 /* The same for lists: what it may not name is not shown. */
 bool gate_shows(const struct srv_request *r, const char *task);
 
+/* Tokens of the key's quota: taken before they are computed, given back if they were not needed.
+ * CORE_E_QUOTA_EXCEEDED: none were taken. */
+int gate_take_tokens(struct srv_request *r, uint64_t n, struct core_err *err);
+void gate_give_tokens(const struct srv_request *r, uint64_t n, uint64_t taken_ns);
+/* Around an upload's storing, on its worker: room within the key's quota is held.
+ * CORE_E_QUOTA_EXCEEDED. */
+int gate_store_begin(const struct srv_request *r, uint64_t n_bytes, struct core_err *err);
+void gate_store_done(const struct srv_request *r, uint64_t n_bytes);
+
+/* The highest priority that the request may have. */
+int gate_max_priority(const struct srv_request *r);
+
 /* Whose work it is, for the engine: the key's, or the client's address (of IPv6 the first half: a
  * client has all of the rest). Never 0. */
 uint64_t gate_flow(struct srv_request *r);

@@ -6,6 +6,7 @@
 #include "adapters_store/ads_pick.h"
 #include "core/delta/delta.h"
 #include "server/api/infer.h"
+#include "server/gate.h"
 #include "server/json_writer.h"
 #include "server/srv.h"
 
@@ -78,13 +79,23 @@ bool adapters_version_ok(const char *text)
     return n >= 8 && n <= ADS_VERSION_LEN && strspn(text, "0123456789abcdef") == n;
 }
 
-int adapters_put_picked(struct ads_store *store, const char *task, const struct ads_pick *pick,
+int adapters_put_picked(struct srv_request *r, const char *task, const struct ads_pick *pick,
                         const struct ads_put_options *opt, struct ads_info *info,
                         struct core_err *err)
 {
-    const int rc = infer_params_check(pick->file, pick->n, err);
+    uint64_t n_bytes = 0;
+    int rc = infer_params_check(pick->file, pick->n, err);
 
-    return rc < 0 ? rc : ads_put(store, task, pick->file, pick->n, opt, info, err);
+    for (size_t i = 0; i < pick->n; i++)
+        n_bytes += pick->file[i].n_bytes;
+    if (rc == 0 && !opt->is_dry_run)
+        rc = gate_store_begin(r, n_bytes, err);
+    if (rc < 0)
+        return rc;
+    rc = ads_put(r->srv->store, task, pick->file, pick->n, opt, info, err);
+    if (!opt->is_dry_run)
+        gate_store_done(r, n_bytes);
+    return rc;
 }
 
 int adapters_read_version(struct srv_request *r, const char **version, struct core_err *err)

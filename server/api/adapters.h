@@ -14,9 +14,10 @@ struct json_writer;
 void adapters_write(struct json_writer *w, const struct ads_info *info,
                     const struct core_buf *ignored);
 
-/* ads_put() of what was picked, after a look at the parameters of its task.json. Blocks. */
+/* ads_put() of what was picked, within what the request's key may store, after a look at the
+ * parameters of its task.json. Blocks. */
 struct ads_pick;
-int adapters_put_picked(struct ads_store *store, const char *task, const struct ads_pick *pick,
+int adapters_put_picked(struct srv_request *r, const char *task, const struct ads_pick *pick,
                         const struct ads_put_options *opt, struct ads_info *info,
                         struct core_err *err);
 

@@ -10,6 +10,7 @@
 #include "server/api/adapters.h"
 #include "server/api/infer.h"
 #include "server/dialects/dialect.h"
+#include "server/gate.h"
 #include "server/http/media.h"
 #include "server/http/upload.h"
 #include "server/import.h"
@@ -32,12 +33,12 @@ struct put {
 
 static int put_picked(struct put *p, const struct core_file *file, size_t n, struct core_err *err)
 {
-    const struct srv_request *r = p->work.run.r;
+    struct srv_request *r = p->work.run.r;
     struct ads_pick pick = {0};
     int rc = ads_pick(&pick, file, n, err);
 
     if (rc == 0)
-        rc = adapters_put_picked(r->srv->store, r->task, &pick, &p->opt, &p->work.info, err);
+        rc = adapters_put_picked(r, r->task, &pick, &p->opt, &p->work.info, err);
     if (rc == 0) {
         p->ignored = pick.ignored;
         pick.ignored = (struct core_buf){0};
@@ -134,6 +135,8 @@ static int read_json(struct srv_request *r, struct put *p, struct core_err *err)
         rc = infer_read_spec(&j, from, "from", &p->from);
     else if (rc == 0)
         rc = jr_text(&j, path, "path", &p->path, NULL);
+    if (rc == 0 && p->from.task)
+        rc = gate_task(r, p->from.task, err);
     json_decref(root);
     return rc;
 }

@@ -79,7 +79,9 @@ struct infer_item {
     struct infer_call *call; /* [n_specs] */
     struct infer_text *text; /* list */
     const struct infer_names *names;
-    struct core_err err; /* its first failure: then it has no other answer */
+    struct core_err err;     /* its first failure: then it has no other answer */
+    uint64_t n_tokens_taken; /* of its key's quota, until what was not needed is given back */
+    uint64_t taken_ns;
 };
 
 struct infer_call {
@@ -189,8 +191,9 @@ int infer_acquire(struct srv_request *r, struct infer *in, struct core_err *err)
 void infer_submit(struct srv_request *r, struct infer *in);
 /* Cancels what is under way. Any thread with a reference. */
 void infer_cancel(struct srv_request *r);
-/* Unpins the adapters unless a job still computes with them; the answer is written, so
- * nothing reads them any more. Otherwise infer_release() does it. */
+/* Gives back what the quota has too much, and unpins the adapters, unless a job still computes with
+ * them; the answer is written, so nothing reads them any more. Otherwise infer_release() does it.
+ */
 void infer_unpin(struct srv_request *r);
 /* Gives everything back; nothing is under way. */
 void infer_release(struct srv_request *r);

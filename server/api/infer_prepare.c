@@ -93,6 +93,11 @@ static int merge_params(const struct infer_dialect *dialect, struct infer_call *
             return core_err_set_param(err, CORE_E_ADAPTER_INVALID, "task.json", "task.json: %s",
                                       why.msg);
     }
+    /* Who uploads a task must not give it more than the operator does. */
+    if (call->params.priority > gate_max_priority(r))
+        call->params.priority = gate_max_priority(r);
+    if (call->params.timeout > r->srv->cfg.request_timeout)
+        call->params.timeout = r->srv->cfg.request_timeout;
     infer_params_merge(&call->params, &call->item->params);
     return 0;
 }
@@ -392,6 +397,9 @@ static int settle_params(const struct infer_dialect *dialect, struct infer_call 
     if (rc == 0 && !is_generation && it->is_stream)
         rc = core_err_set_param(&why, CORE_E_WRONG_KIND, "stream", "a task of kind %s has none",
                                 delta_kind_text(call->delta->head.kind));
+    if (call->params.priority > gate_max_priority(call->r))
+        rc = core_err_set_param(&why, CORE_E_FORBIDDEN, "parameters.priority",
+                                "at most %d is allowed here", gate_max_priority(call->r));
     if (rc == 0) /* <= max_items jobs; asked before they take memory */
         rc = engine_check_room(call->r->srv->engine, gate_flow(call->r),
                                it->n_inputs * call->params.n, &why);

@@ -74,8 +74,9 @@ static void name_task(const struct infer_item *it, size_t j, struct core_err *er
 }
 
 /* Imports the folder of the task's name, if there is one, as its first version. */
-static int import_task(struct srv *s, const char *task, struct core_err *err)
+static int import_task(struct srv_request *r, const char *task, struct core_err *err)
 {
+    const struct srv *s = r->srv;
     const struct ads_put_options opt = {.if_none_match = true};
     struct upload u = {0};
     struct ads_pick pick = {0};
@@ -87,7 +88,7 @@ static int import_task(struct srv *s, const char *task, struct core_err *err)
     if (rc == 0)
         rc = ads_pick(&pick, u.file, u.n, err);
     if (rc == 0)
-        rc = adapters_put_picked(s->store, task, &pick, &opt, &info, err);
+        rc = adapters_put_picked(r, task, &pick, &opt, &info, err);
     ads_info_release(&info);
     ads_pick_release(&pick);
     upload_release(&u);
@@ -101,7 +102,7 @@ static void resolve_work(void *arg)
     struct srv *s = call->r->srv;
     const struct ads_adapter *adapter = NULL;
     struct core_err err = {0}, why = {0};
-    int rc = import_task(s, call->spec->task, &why);
+    int rc = import_task(call->r, call->spec->task, &why);
 
     /* Another request may have imported it meanwhile. */
     if (rc == 0 || rc == CORE_E_VERSION_MISMATCH)
@@ -274,6 +275,40 @@ void infer_on_done(void *arg, struct engine_job *job, const struct core_err *err
 
 /* ---- submission ---------------------------------------------------------------------- */
 
+/* Of the key's quota: what the item reads, and what it may generate. */
+static int take_tokens(struct srv_request *r, struct infer_item *it, struct core_err *err)
+{
+    uint64_t n = 0;
+    int rc;
+
+    for (size_t i = 0; i < it->n_specs; i++)
+        for (size_t k = 0; k < it->call[i].n_jobs; k++)
+            n += engine_job_n_prompt(it->call[i].job[k].job) + it->call[i].job[k].max_tokens;
+    it->taken_ns = core_now_ns();
+    rc = gate_take_tokens(r, n, err);
+    it->n_tokens_taken = rc == 0 ? n : 0;
+    return rc;
+}
+
+/* Its jobs are over, or were never submitted. */
+static void give_tokens(struct srv_request *r, struct infer_item *it)
+{
+    uint64_t n = 0;
+
+    if (!it->n_tokens_taken)
+        return;
+    for (size_t i = 0; i < it->n_specs; i++)
+        for (size_t k = 0; k < it->call[i].n_jobs; k++) {
+            size_t n_made = 0;
+
+            if (it->call[i].delta->head.kind == DELTA_GENERATION)
+                (void)engine_job_tokens(it->call[i].job[k].job, &n_made);
+            n += engine_job_n_prompt(it->call[i].job[k].job) + n_made;
+        }
+    gate_give_tokens(r, it->n_tokens_taken - n, it->taken_ns);
+    it->n_tokens_taken = 0;
+}
+
 /* Submits an item's jobs, all or none. */
 static int submit_jobs(struct srv_request *r, struct infer_item *it, struct core_err *err)
 {
@@ -290,6 +325,9 @@ static int submit_jobs(struct srv_request *r, struct infer_item *it, struct core
     for (size_t i = 0; i < it->n_specs; i++)
         for (size_t j = 0; j < it->call[i].n_jobs; j++)
             list[k++] = it->call[i].job[j].job;
+    rc = take_tokens(r, it, err);
+    if (rc < 0)
+        return rc;
     /* Before the engine has them: `done` may come before engine_submit() returns. */
     core_lock(&r->sync.lock);
     in->n_pending += n;
@@ -303,6 +341,9 @@ static int submit_jobs(struct srv_request *r, struct infer_item *it, struct core
         core_unlock(&r->sync.lock);
         for (k = 0; k < n; k++)
             srv_request_unref(r);
+        if (it->n_tokens_taken)
+            gate_give_tokens(r, it->n_tokens_taken, it->taken_ns);
+        it->n_tokens_taken = 0;
         return rc;
     }
     for (size_t i = 0; i < it->n_specs; i++) {
@@ -387,6 +428,8 @@ void infer_unpin(struct srv_request *r)
     is_busy = in->n_pending > 0;
     core_unlock(&r->sync.lock);
     for (size_t i = 0; !is_busy && i < in->n_items; i++)
+        give_tokens(r, &in->item[i]);
+    for (size_t i = 0; !is_busy && i < in->n_items; i++)
         for (size_t j = 0; in->item[i].call && j < in->item[i].n_specs; j++)
             unpin_call(r, &in->item[i].call[j]);
 }
@@ -414,6 +457,7 @@ void infer_release(struct srv_request *r)
     struct infer *in = r->state;
 
     for (size_t i = 0; i < in->n_items; i++) {
+        give_tokens(r, &in->item[i]);
         for (size_t j = 0; in->item[i].call && j < in->item[i].n_specs; j++)
             release_call(r, &in->item[i].call[j]);
         infer_texts_release(&in->item[i]);

@@ -5,6 +5,7 @@
 #include "adapters_store/ads_store.h"
 #include "core/base/err.h"
 #include "server/arena.h"
+#include "server/gate.h"
 #include "server/json_writer.h"
 #include "server/routes.h"
 #include "server/srv.h"
@@ -59,7 +60,8 @@ enum srv_outcome srv_lora_adapters_get(struct srv_request *r)
         const size_t n = ads_list(r->srv->store, *after ? after : NULL, info, CHUNK, &more);
 
         for (size_t i = 0; i < n; i++) {
-            write_adapter(&w, id++, &info[i]);
+            if (gate_shows(r, info[i].task))
+                write_adapter(&w, id++, &info[i]);
             memcpy(after, info[i].task, sizeof(after));
             ads_info_release(&info[i]);
         }

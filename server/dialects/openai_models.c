@@ -10,6 +10,7 @@
 #include "core/model/model.h"
 #include "server/api/adapters.h"
 #include "server/arena.h"
+#include "server/gate.h"
 #include "server/json_writer.h"
 #include "server/routes.h"
 #include "server/srv.h"
@@ -63,7 +64,7 @@ enum srv_outcome srv_models_list_get(struct srv_request *r)
         const size_t n = ads_list(r->srv->store, *after ? after : NULL, info, CHUNK, &more);
 
         for (size_t i = 0; i < n; i++) {
-            if (info[i].version[0])
+            if (info[i].version[0] && gate_shows(r, info[i].task))
                 write_card(&w, r->srv, &info[i]);
             memcpy(after, info[i].task, sizeof(after));
             ads_info_release(&info[i]);

@@ -10,6 +10,7 @@
 #include "core/base/err.h"
 #include "server/api/adapters.h"
 #include "server/arena.h"
+#include "server/gate.h"
 #include "server/http/upload.h"
 #include "server/import.h"
 #include "server/json_reader.h"
@@ -41,13 +42,13 @@ static bool is_current(struct ads_store *store, const char *task, const struct a
 static int put(struct lora *l, const struct upload *u, struct core_err *err)
 {
     const struct ads_put_options opt = {.if_none_match = !l->is_inplace};
-    struct ads_store *store = l->work.run.r->srv->store;
+    struct srv_request *r = l->work.run.r;
     struct ads_pick pick = {0};
     struct core_err why = {0};
     int rc = ads_pick(&pick, u->file, u->n, &why);
 
-    if (rc == 0 && !is_current(store, l->name, &pick))
-        rc = adapters_put_picked(store, l->name, &pick, &opt, &l->work.info, &why);
+    if (rc == 0 && !is_current(r->srv->store, l->name, &pick))
+        rc = adapters_put_picked(r, l->name, &pick, &opt, &l->work.info, &why);
     ads_pick_release(&pick);
     if (rc == CORE_E_VERSION_MISMATCH)
         return core_err_set_param(err, rc, "lora_name",
@@ -123,6 +124,10 @@ static int read_name(struct json_reader *p, const struct srv_request *r, const j
                      "a letter or digit and up to 127 of A-Z a-z 0-9 . _ -");
     if (rc == 0 && srv_is_base_name(r->srv, l->name))
         rc = jr_fail(p, CORE_E_NAME_RESERVED, "lora_name", "'%s' is the base model", l->name);
+    if (rc == 0 && gate_task(r, l->name, p->err) < 0) {
+        snprintf(p->err->param, sizeof(p->err->param), "lora_name");
+        rc = CORE_E_FORBIDDEN;
+    }
     return rc;
 }
 

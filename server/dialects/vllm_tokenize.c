@@ -14,6 +14,7 @@
 #include "server/arena.h"
 #include "server/dialects/dialect.h"
 #include "server/dialects/openai.h"
+#include "server/gate.h"
 #include "server/json_writer.h"
 #include "server/routes.h"
 #include "server/srv.h"
@@ -139,24 +140,26 @@ static void answer_text(struct srv_work *w)
 /* ---- reading ------------------------------------------------------------------------- */
 
 /* Whatever task it is, its tokens are the base's. */
-static int check_model(struct json_reader *p, const struct srv *s, const json_t *root)
+static int check_model(struct json_reader *p, const struct srv_request *r, const json_t *root)
 {
+    const struct srv *s = r->srv;
     const struct infer_source src = {.base_name = model_config(s->model)->name};
     struct infer_spec spec = {0};
     const char *model;
     struct ads_info info = {0};
     int rc = infer_read_model(p, &src, root, false, &spec, &model);
 
-    if (rc < 0 || !strcmp(spec.task, "base"))
-        return rc;
-    rc = ads_get(s->store, spec.task, spec.version, &info, p->err);
+    if (rc == 0)
+        rc = gate_task(r, spec.task, p->err);
+    if (rc == 0 && strcmp(spec.task, "base") != 0)
+        rc = ads_get(s->store, spec.task, spec.version, &info, p->err);
     if (rc < 0 && p->err)
         snprintf(p->err->param, sizeof(p->err->param), "model");
     ads_info_release(&info);
     return rc;
 }
 
-static int read_tokenize(struct json_reader *p, const struct srv *s, json_t *root,
+static int read_tokenize(struct json_reader *p, const struct srv_request *r, json_t *root,
                          struct convert *c)
 {
     bool is_prompted = true;
@@ -165,7 +168,7 @@ static int read_tokenize(struct json_reader *p, const struct srv *s, json_t *roo
                       "add_generation_prompt");
 
     if (rc == 0)
-        rc = check_model(p, s, root);
+        rc = check_model(p, r, root);
     if (rc == 0)
         rc = jr_bool(p, root, "add_special_tokens", &c->has_special);
     if (rc == 0)
@@ -184,13 +187,13 @@ static int read_tokenize(struct json_reader *p, const struct srv *s, json_t *roo
     return jr_text(p, json_object_get(root, "prompt"), "prompt", &c->in.text, &c->in.n_text);
 }
 
-static int read_detokenize(struct json_reader *p, const struct srv *s, json_t *root,
+static int read_detokenize(struct json_reader *p, const struct srv_request *r, json_t *root,
                            struct convert *c)
 {
     int rc = jr_names(p, root, "model tokens");
 
     if (rc == 0)
-        rc = check_model(p, s, root);
+        rc = check_model(p, r, root);
     if (rc < 0)
         return rc;
     if (!json_object_get(root, "tokens"))
@@ -209,7 +212,7 @@ static void release(struct srv_request *r)
 }
 
 static int begin(struct srv_request *r, struct convert *c,
-                 int (*read)(struct json_reader *p, const struct srv *s, json_t *root,
+                 int (*read)(struct json_reader *p, const struct srv_request *r, json_t *root,
                              struct convert *c),
                  struct core_err *err)
 {
@@ -222,13 +225,13 @@ static int begin(struct srv_request *r, struct convert *c,
     rc = jr_root(&p, r->body.p, r->body.n, &root);
     if (rc < 0)
         return rc;
-    rc = read(&p, r->srv, root, c);
+    rc = read(&p, r, root, c);
     json_decref(root);
     return rc;
 }
 
 static enum srv_outcome convert(struct srv_request *r,
-                                int (*read)(struct json_reader *p, const struct srv *s,
+                                int (*read)(struct json_reader *p, const struct srv_request *r,
                                             json_t *root, struct convert *c),
                                 int (*work)(struct srv_work *w), void (*answer)(struct srv_work *w))
 {

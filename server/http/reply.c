@@ -206,7 +206,11 @@ void srv_reply_error(struct srv_request *r, const struct core_err *err)
     r->reply.code = err->code;
     r->reply.type = "application/json";
     if (r->reply.status == 429 || r->reply.status == 503) {
-        snprintf(seconds, sizeof(seconds), "%u", r->retry_after ? r->retry_after : 1);
+        /* A quota without a time of its own is of the store: it lasts. */
+        snprintf(seconds, sizeof(seconds), "%u",
+                 r->retry_after                       ? r->retry_after
+                 : err->code == CORE_E_QUOTA_EXCEEDED ? 60
+                                                      : 1);
         srv_reply_header(r, "Retry-After", seconds);
     }
     if (r->reply.status == 500)

@@ -8,8 +8,9 @@ import subprocess
 import tempfile
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
-from tests.integration.server import PEFTD, ROOT, Server
+from tests.integration.server import ENDLESS, PEFTD, ROOT, Server, adapter_files
 
 VERBS = ("infer", "read", "write", "admin")
 CELL = "bert-peft-lora"
@@ -21,9 +22,9 @@ def routes():
         return re.findall(r'\{AUTH_(\w+),\s+"(\w+)",\s+"([^"]+)"', f.read())
 
 
-def make_key(name, verbs, tasks="*", **limits):
+def make_key(name, verbs, patterns="*", **limits):
     """(secret, entry of the file)."""
-    out = subprocess.run([PEFTD, "key", name, verbs, tasks], capture_output=True, text=True, check=True).stdout.split("\n")
+    out = subprocess.run([PEFTD, "key", name, verbs, patterns], capture_output=True, text=True, check=True).stdout.split("\n")
     return out[0], {**json.loads(out[1]), **({"limits": limits} if limits else {})}
 
 
@@ -35,8 +36,8 @@ class Keys:
         self.path = os.path.join(self.dir.name, "keys.json")
         self.header, self.entries = {}, {}
 
-    def add(self, name, verbs, tasks="*", **limits):
-        secret, self.entries[name] = make_key(name, verbs, tasks, **limits)
+    def add(self, name, verbs, patterns="*", **limits):
+        secret, self.entries[name] = make_key(name, verbs, patterns, **limits)
         self.header[name] = {"Authorization": f"Bearer {secret}"}
 
     def write(self, text=None):
@@ -157,6 +158,99 @@ class FileTest(unittest.TestCase):
                                capture_output=True, text=True, timeout=60, check=False)
             self.assertEqual(r.returncode, 1)
             self.assertIn("the file of keys", r.stderr)
+
+
+class QuotaTest(unittest.TestCase):
+    SHORT = {"task": "base", "input": {"tokens": [2, 5, 6, 7, 8, 9, 10, 11, 12, 3]}}
+
+    def at_once(self, n, call):
+        """The answers of n calls that overlap."""
+        with ThreadPoolExecutor(n) as pool:
+            return list(pool.map(lambda _: call(), range(n)))
+
+    def check_exact(self, answers, n_good):
+        self.assertEqual(sorted({a.status for a in answers}), [200, 429], [a.body for a in answers])
+        self.assertEqual(sum(a.status == 200 for a in answers), n_good)
+        for a in answers:
+            if a.status == 429:
+                self.assertEqual(a.json["error"]["code"], "quota_exceeded")
+                self.assertEqual(a.json["error"]["type"], "rate_limit_error")
+                self.assertTrue(1 <= int(a.headers["Retry-After"]) <= 61, a.headers["Retry-After"])
+
+    def test_requests_and_tokens_of_a_minute_are_exact(self):
+        keys = Keys()
+        keys.add("requests", "infer,read", requests_per_minute=5)
+        keys.add("tokens", "infer", tokens_per_minute=35)
+        keys.add("free", "infer")
+        keys.write()
+        with Server("bert", "--auth", keys.path) as s:
+            self.check_exact(self.at_once(12, lambda: s.request("GET", "/v1/adapters", headers=keys.header["requests"])), 5)
+            self.check_exact(self.at_once(12, lambda: s.infer(self.SHORT, **keys.header["tokens"])), 3)
+            self.assertEqual(s.infer({"task": "base", "inputs": [{"tokens": [2, 5, 3]}] * 2}, **keys.header["tokens"]).error,
+                             (429, "quota_exceeded", None))
+            self.assertEqual(s.infer({"task": "base", "input": {"tokens": [2, 5, 6, 3, 4]}}, **keys.header["tokens"]).status, 200)
+            self.assertEqual(s.infer({"task": "base", "input": {"tokens": [2]}}, **keys.header["tokens"]).status, 429)
+            self.assertEqual(s.infer(self.SHORT, **keys.header["free"]).status, 200)
+
+    def test_tokens_that_were_not_generated_are_given_back(self):
+        keys = Keys()
+        keys.add("free", "infer")
+        keys.add("tokens", "infer", tokens_per_minute=100)
+        keys.write()
+        call = {"task": "base", "input": {"tokens": [5, 17, 40]}, "parameters": {"max_tokens": 60}}
+        with Server("llama", "--auth", keys.path) as s:
+            long = {**call, "parameters": {"max_tokens": 98}}
+            self.assertEqual(s.infer(long, **keys.header["tokens"]).error, (429, "quota_exceeded", None))
+            text = s.infer(call, **keys.header["free"]).json["output"]["text"]
+            call["parameters"]["stop"] = text[:2]
+            for _ in range(5):
+                a = s.infer(call, **keys.header["tokens"])
+                self.assertEqual(a.status, 200, a.body)
+                self.assertLess(a.json["usage"]["completion_tokens"], 15)
+
+    def test_tasks_and_stored_bytes_are_exact(self):
+        keys = Keys()
+        keys.add("tasks", "write", "t-*", tasks=2)
+        keys.write()
+        with Server("bert", "--auth", keys.path) as s:
+            size = 0
+            for name in ("t-1", "t-2", "t-1"):
+                a = s.put_cell(name, CELL, headers=keys.header["tasks"])
+                self.assertIn(a.status, (200, 201), a.body)
+                size = a.json["bytes_stored"]
+            a = s.put_cell("t-3", CELL, headers=keys.header["tasks"])
+            self.assertEqual((a.error, a.headers["Retry-After"]), ((429, "quota_exceeded", None), "60"))
+            self.assertEqual(s.put_cell("t-3", CELL, query="?dry_run=true", headers=keys.header["tasks"]).status, 200)
+            self.assertEqual(s.request("DELETE", "/v1/adapters/t-2", headers=keys.header["tasks"]).status, 204)
+            self.assertEqual(s.put_cell("t-3", CELL, headers=keys.header["tasks"]).status, 200)
+            keys.add("bytes", "write", "b-*", stored_bytes=size * 5 // 2)
+            keys.write()
+            s.process.send_signal(signal.SIGHUP)
+            s.wait_for_log(rb"event=keys\n")
+            for name, status in (("b-1", 200), ("b-2", 200), ("b-3", 429), ("b-2", 200)):
+                self.assertEqual(s.put_cell(name, CELL, headers=keys.header["bytes"]).status, status, name)
+
+    def test_a_priority_is_what_the_key_allows_and_no_task_raises_it(self):
+        keys = Keys()
+        keys.add("low", "infer,write", max_priority=2)
+        keys.add("any", "infer")
+        keys.write()
+        with Server("bert", "--auth", keys.path, "--max-priority", "7") as s:
+            for name, priority, status in (("low", 2, 200), ("low", 3, 403), ("any", 7, 200), ("any", 8, 403), ("any", -10, 200)):
+                a = s.infer({**self.SHORT, "parameters": {"priority": priority}}, **keys.header[name])
+                self.assertEqual(a.status, status, (name, priority))
+                if status == 403:
+                    self.assertEqual(a.error, (403, "forbidden", "parameters.priority"))
+            files = {**adapter_files(CELL), "task.json": b'{"parameters": {"priority": 10, "timeout": 1000000}}'}
+            self.assertEqual(s.put("eager", files, headers=keys.header["low"]).status, 201)
+            self.assertEqual(s.infer({**self.SHORT, "task": "eager"}, **keys.header["low"]).status, 200)
+
+    def test_a_task_does_not_raise_the_timeout(self):
+        with Server("llama", "--context-max", "100000", "--kv-bytes", "1GiB", "--request-timeout", "0.3") as s:
+            files = {**adapter_files("llama-peft-lora"), "task.json": b'{"parameters": {"timeout": 1000}}'}
+            self.assertEqual(s.put("slow", files).status, 201)
+            call = {"task": "slow", "input": {"tokens": [5]}, "parameters": {"max_tokens": ENDLESS, "ignore_eos": True}}
+            self.assertEqual(s.infer(call).status, 504)
 
 
 if __name__ == "__main__":
