@@ -52,6 +52,7 @@ struct core_err;
     X(SECONDS, drain_seconds, "30", 0, 1e6, "SECONDS", "for running calls after SIGTERM")          \
     X(TEXT, auth, "", 0, 0, "FILE", "keys, see peftd key; without it everybody may do all")        \
     X(CHOICE, metrics_access, "open", 0, 0, "open|read", "with --auth: who may see /metrics")      \
+    X(TEXT, cors_origin, "", 0, 0, "ORIGINS", "pages that may read answers, or *; see CORS")       \
     X(COUNT, metrics_tasks, "100", 1, 100000, "N", "busiest tasks with series of their own")       \
     X(CHOICE, cpu_level, "auto", 0, 0, "auto|portable|avx2|avx512", "highest instruction set")     \
     X(CHOICE, log_level, "info", 0, 0, "error|warn|info|debug", "least important line to log")

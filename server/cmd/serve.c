@@ -14,6 +14,7 @@
 #include "server/auth.h"
 #include "server/build.h"
 #include "server/cmd/cmd.h"
+#include "server/http/cors.h"
 #include "server/http/listen.h"
 #include "server/http/mhd.h"
 #include "server/http/watch.h"
@@ -38,6 +39,8 @@ static int check_usage(const struct srv_config *cfg, struct core_err *err)
 
     if (rc == 0 && cfg->admin_listen[0])
         rc = http_listen_check("admin_listen", cfg->admin_listen, err);
+    if (rc == 0)
+        rc = cors_check(cfg->cors_origin, err);
     if (rc == 0 && !cfg->model[0])
         rc = srv_check_model(cfg, err);
     return rc;

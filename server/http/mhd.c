@@ -22,6 +22,7 @@
 #include "core/base/err.h"
 #include "core/base/log.h"
 #include "server/gate.h"
+#include "server/http/cors.h"
 #include "server/http/guard.h"
 #include "server/http/listen.h"
 #include "server/http/watch.h"
@@ -162,9 +163,11 @@ static struct MHD_Response *response_of(struct srv_request *r)
 static enum MHD_Result send_reply(struct srv_request *r)
 {
     struct srv_reply *reply = &r->reply;
-    struct MHD_Response *resp = response_of(r);
+    struct MHD_Response *resp;
     enum MHD_Result ret;
 
+    cors_headers(r);
+    resp = response_of(r);
     if (!resp)
         return MHD_NO;
     if (reply->type)
@@ -298,6 +301,10 @@ static int check_head(const struct http_door *d, struct srv_request *r, const ch
         core_err_set(err, CORE_E_UNKNOWN_ROUTE, "the admin port has no such route");
     }
     if (!r->route) {
+        if (cors_preflight(r, method, allow)) {
+            *err = (struct core_err){0};
+            return 0;
+        }
         if (allow[0])
             srv_reply_header(r, MHD_HTTP_HEADER_ALLOW, allow);
         return err->code;
@@ -357,8 +364,13 @@ static enum MHD_Result begin(const struct http_door *d, struct MHD_Connection *c
     length = http_header(r, MHD_HTTP_HEADER_CONTENT_LENGTH);
     n_body = length ? strtoull(length, NULL, 10) : 0;
     is_framed = http_guard_check(&c->guard, ++c->n_requests, &err) == 0;
-    if (is_framed && check_head(d, r, method, path_of(target), &err) == 0 && n_body > body_max(r))
+    if (is_framed && check_head(d, r, method, path_of(target), &err) == 0 && !r->reply.status &&
+        n_body > body_max(r))
         http_body_too_large(body_max(r), &err);
+    if (!err.code && r->reply.status) { /* answered already */
+        r->is_discarding = true;
+        return MHD_YES;
+    }
     if (!err.code) {
         r->next = r->route->handle;
         return MHD_YES;
