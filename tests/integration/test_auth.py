@@ -109,6 +109,38 @@ class MatrixTest(unittest.TestCase):
             self.assertIsNone(seen["next"])
             self.assertEqual(len(s.request("GET", "/v1/adapters", headers=keys.header["root"]).json["adapters"]), 2)
 
+    def test_other_apis_names_of_tasks_must_fit_the_patterns_too(self):
+        keys = Keys()
+        keys.add("root", "admin")
+        keys.add("acme", "infer,read,write", "acme-*")
+        keys.write()
+        with Server("bert", "--auth", keys.path, "--import-root", os.path.join(ROOT, "tests/golden/cells")) as s:
+            for task in ("acme-1", "other"):
+                s.put_cell(task, CELL, headers=keys.header["root"])
+            mine = keys.header["acme"]
+            load = {"lora_path": CELL + "/adapter"}
+            for method, path, body in (
+                    ("POST", "/classify", {"model": "other", "input": "a"}),
+                    ("POST", "/tokenize", {"model": "other", "prompt": "a"}),
+                    ("POST", "/detokenize", {"model": "other", "tokens": [5]}),
+                    ("POST", "/v2/models/other/infer", {"inputs": []}),
+                    ("GET", "/v2/models/other", None),
+                    ("GET", "/v1/models/other", None),
+                    ("GET", "/v1/adapters/other/files", None),
+                    ("POST", "/v1/adapters/other/unload", {}),
+                    ("PUT", "/v1/adapters/acme-2", {"from": "other"}),
+                    ("POST", "/v1/load_lora_adapter", {"lora_name": "other", **load}),
+                    ("POST", "/v1/unload_lora_adapter", {"lora_name": "other"})):
+                a = s.request(method, path, None if body is None else json.dumps(body),
+                              headers={"Content-Type": "application/json", **mine})
+                self.assertEqual(a.status, 403, (path, a.body))
+            self.assertEqual(s.request("POST", "/v1/load_lora_adapter", json.dumps({"lora_name": "acme-3", **load}),
+                                       headers={"Content-Type": "application/json", **mine}).status, 200)
+            models = s.request("GET", "/v1/models", headers=mine).json["data"]
+            self.assertEqual([m["id"] for m in models[1:]], ["acme-1", "acme-3"])
+            loras = s.request("GET", "/lora-adapters", headers=mine).json
+            self.assertEqual([a["path"] for a in loras], ["acme-1", "acme-3"])
+
     def test_wrong_headers_are_no_keys(self):
         keys = Keys()
         keys.add("acme", "read")
