@@ -55,7 +55,9 @@ static const char *const bases[] = {"bert",
                                     "deberta-v2-conv",
                                     "deberta-v2-own",
                                     "modernbert",
-                                    "modernbert-cls", "t5", "t5-gated"};
+                                    "modernbert-cls",
+                                    "t5",
+                                    "t5-gated"};
 enum { N_BASES = sizeof(bases) / sizeof(bases[0]) };
 
 static struct engine *open_engine(const struct golden_base *g, unsigned n_threads,
