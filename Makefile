@@ -41,12 +41,15 @@ ALL_SRC := $(CORE) $(STORE) $(SERVER) server/main.c
 is_x86 = $(filter x86_64-%,$(shell $(CC) -dumpmachine))
 ISA_avx2 = $(if $(is_x86),-mavx2 -mfma -mf16c)
 ISA_avx512 = $(if $(is_x86),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+ISA_avxvnni = $(if $(is_x86),$(ISA_avx2) -mavxvnni)
+ISA_avx512vnni = $(if $(is_x86),$(ISA_avx512) -mavx512vnni)
+ISA_avx512bf16 = $(if $(is_x86),$(ISA_avx512) -mavx512bf16)
+KERN_LEVELS := avx2 avxvnni avx512 avx512vnni avx512bf16
 # No contraction of a * b + c by the compiler: the order of rounding is the kernels' own
 # choice, so that a row's bits do not depend on which loop computed it.
 KERN_OPT := $(if $(filter release,$(VARIANT)),-O3) -ffp-contract=off
 $(B)/core/kern/%.o: FLAGS_FILE += $(KERN_OPT)
-$(B)/core/kern/kern_avx2.o: FLAGS_FILE += $(ISA_avx2)
-$(B)/core/kern/kern_avx512.o: FLAGS_FILE += $(ISA_avx512)
+$(foreach l,$(KERN_LEVELS),$(eval $$(B)/core/kern/kern_$(l).o: FLAGS_FILE += $$(ISA_$(l))))
 $(B)/server/main.o $(B)/server/api/info_get.o: FLAGS_FILE += -DPEFTD_COMMIT='"$(COMMIT)"'
 
 .PHONY: all help deps
@@ -156,8 +159,7 @@ build/fuzz/%.o: %.c | build/.deps-build build/.deps-fuzz
 	@mkdir -p $(@D)
 	clang-14 $(FUZZ_FLAGS) $(FLAGS_FILE) -MMD -MP -c $< -o $@
 build/fuzz/core/kern/%.o: FLAGS_FILE += -ffp-contract=off
-build/fuzz/core/kern/kern_avx2.o: FLAGS_FILE += $(ISA_avx2)
-build/fuzz/core/kern/kern_avx512.o: FLAGS_FILE += $(ISA_avx512)
+$(foreach l,$(KERN_LEVELS),$(eval build/fuzz/core/kern/kern_$(l).o: FLAGS_FILE += $$(ISA_$(l))))
 build/fuzz/gen/assets.o: build/gen/assets.c server/assets.h | build/.deps-fuzz
 	@mkdir -p $(@D)
 	clang-14 $(FUZZ_FLAGS) -c $< -o $@

@@ -5,8 +5,44 @@
 #include "core/kern/kern.h"
 
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "core/kern/kern_internal.h"
+
+#if defined(__x86_64__)
+/* gcc 12 knows no word for it: CPUID leaf 7.1, EAX bit 4. Its registers are AVX2's. */
+static bool has_avxvnni(void)
+{
+    unsigned a, b, c, d;
+
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+#endif
+
+/* In order: each level overrides what it does better than those before it. */
+static const struct level {
+    const char *name;
+    unsigned bit, implied;
+    void (*fill)(struct kern_table *t);
+} all_levels[] = {
+    {"portable", 0, 0, kern__fill_portable},
+#if defined(__x86_64__)
+    {"avx2", KERN_AVX2, 0, kern__fill_avx2},
+    {"avxvnni", KERN_AVXVNNI, KERN_AVX2, kern__fill_avxvnni},
+    {"avx512", KERN_AVX512, KERN_AVX2, kern__fill_avx512},
+    {"avx512vnni", KERN_VNNI, KERN_AVX2 | KERN_AVX512, kern__fill_avx512vnni},
+    {"avx512bf16", KERN_BF16, KERN_AVX2 | KERN_AVX512 | KERN_VNNI, kern__fill_avx512bf16},
+#else
+    {"avx2", KERN_AVX2, 0, NULL},
+    {"avxvnni", KERN_AVXVNNI, KERN_AVX2, NULL},
+    {"avx512", KERN_AVX512, KERN_AVX2, NULL},
+    {"avx512vnni", KERN_VNNI, KERN_AVX2 | KERN_AVX512, NULL},
+    {"avx512bf16", KERN_BF16, KERN_AVX2 | KERN_AVX512 | KERN_VNNI, NULL},
+#endif
+};
+enum { N_LEVELS = sizeof(all_levels) / sizeof(all_levels[0]) };
 
 unsigned kern_cpu_levels(void)
 {
@@ -17,9 +53,15 @@ unsigned kern_cpu_levels(void)
      * before AVX2 in every processor that has both, and shares its OS support. */
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         levels |= KERN_AVX2;
+    if (levels && has_avxvnni())
+        levels |= KERN_AVXVNNI;
     if (levels && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         levels |= KERN_AVX512;
+    if (levels & KERN_AVX512 && __builtin_cpu_supports("avx512vnni"))
+        levels |= KERN_VNNI;
+    if (levels & KERN_VNNI && __builtin_cpu_supports("avx512bf16"))
+        levels |= KERN_BF16;
 #endif
     return levels;
 }
@@ -27,30 +69,23 @@ unsigned kern_cpu_levels(void)
 void kern_table_init(struct kern_table *t, unsigned levels)
 {
     levels &= kern_cpu_levels();
-    *t = (struct kern_table){.name = "portable"};
-    kern__fill_portable(t);
-#if defined(__x86_64__)
-    if (!(levels & KERN_AVX2))
-        return;
-    t->name = "avx2";
-    t->level = KERN_AVX2;
-    kern__fill_avx2(t);
-    if (!(levels & KERN_AVX512))
-        return;
-    t->name = "avx512";
-    t->level = KERN_AVX2 | KERN_AVX512;
-    kern__fill_avx512(t);
-#endif
+    *t = (struct kern_table){0};
+    for (unsigned i = 0; i < N_LEVELS; i++) {
+        const struct level *l = &all_levels[i];
+
+        if ((l->bit & ~levels) || (l->implied & ~t->level))
+            continue;
+        l->fill(t);
+        t->name = l->name;
+        t->level |= l->bit;
+    }
 }
 
 int kern_level_parse(const char *name)
 {
-    if (strcmp(name, "portable") == 0)
-        return 0;
-    if (strcmp(name, "avx2") == 0)
-        return KERN_AVX2;
-    if (strcmp(name, "avx512") == 0)
-        return KERN_AVX2 | KERN_AVX512;
+    for (unsigned i = 0; i < N_LEVELS; i++)
+        if (strcmp(name, all_levels[i].name) == 0)
+            return (int)(all_levels[i].bit | all_levels[i].implied);
     return -1;
 }
 
@@ -63,8 +98,10 @@ size_t kern_panel_bytes(const struct kern_panel *p, size_t n_k)
         return n_k * KERN_PANEL * 4;
     case KERN_PANEL_F16:
     case KERN_PANEL_BF16:
+    case KERN_PANEL_BF16_PAIRS:
         return n_k * KERN_PANEL * 2;
     case KERN_PANEL_Q8:
+    case KERN_PANEL_Q8_QUADS:
         return n_k / p->group * KERN_PANEL * (per_scale + p->group);
     case KERN_PANEL_Q4:
         return n_k / p->group * KERN_PANEL * (per_scale + p->group / 2);

@@ -8,7 +8,8 @@
  *
  * Order of summation. For one output element the order depends only on the
  * lengths of the product (k), never on how many rows or columns are computed in
- * the same call: a row's bits do not depend on its batch. Levels may differ.
+ * the same call: a row's bits do not depend on its batch. Levels may differ, except in
+ * the products over typed x, which have the same bits at every level.
  * README.md beside this file says how the levels are built.
  *
  * Threads: a table is immutable; every entry is re-entrant.
@@ -22,10 +23,16 @@
 
 #include "core/weights/tensor.h"
 
-/* In order of preference: a later level implies every earlier one. AVX512 means
- * F, BW, DQ, VL; AVX512_BF16 and VNNI have their seats for 16- and 8-bit dot
- * products. */
-enum kern_level { KERN_AVX2 = 1 << 0, KERN_AVX512 = 1 << 1 };
+/* Sets of instructions. AVX512 means F, BW, DQ, VL and implies AVX2; VNNI (8-bit dot
+ * products over AVX-512) implies AVX512, BF16 (16-bit ones) implies VNNI. AVXVNNI is
+ * the 8-bit dot product over AVX2 and stands beside them. */
+enum kern_level {
+    KERN_AVX2 = 1 << 0,
+    KERN_AVX512 = 1 << 1,
+    KERN_VNNI = 1 << 2,
+    KERN_BF16 = 1 << 3,
+    KERN_AVXVNNI = 1 << 4
+};
 
 enum kern_act {
     KERN_ACT_NONE,
@@ -51,6 +58,12 @@ enum kern_act {
  *                      Q8: int8 q[group][KERN_PANEL]
  *                      Q4: uint32 q[group / 8][KERN_PANEL]; value i of the group is
  *                          nibble i % 8, lowest first, of word i / 8
+ *   BF16_PAIRS       w[n_k / 2][KERN_PANEL][2]
+ *   Q8_QUADS         as Q8, but uint8 q[group / 4][KERN_PANEL][4] holds the value + 128:
+ *                          of eight k, the even ones and then the odd ones
+ *
+ * The last two are for typed x only; Q4 serves both, its bytes' low nibbles being the
+ * even k and its high ones the odd k of eight.
  *
  * A quantised value is q * scale + min, rounded once; without a min it is
  * q * scale (Q8) or (q - 8) * scale (Q4). Columns past n_out are zero. */
@@ -61,14 +74,25 @@ enum kern_panel_type {
     KERN_PANEL_F16,
     KERN_PANEL_BF16,
     KERN_PANEL_Q8,
-    KERN_PANEL_Q4
+    KERN_PANEL_Q4,
+    KERN_PANEL_BF16_PAIRS,
+    KERN_PANEL_Q8_QUADS
 };
 
 struct kern_panel {
     enum kern_panel_type type;
-    unsigned group; /* Q8, Q4: 16 or 32 */
-    bool has_min;   /* Q8, Q4 */
-    bool is_f16;    /* Q8, Q4 */
+    unsigned group; /* of quantised types: 16 or 32 */
+    bool has_min;   /* of quantised types */
+    bool is_f16;    /* of quantised types */
+};
+
+/* 32 values of x as integers: value = q * scale. q[] holds of each eight values the even
+ * ones and then the odd ones; sum[] are the sums of its halves. */
+enum { KERN_INT8_BLOCK = 32 };
+struct kern_int8 {
+    float scale;
+    int32_t sum[2];
+    int8_t q[KERN_INT8_BLOCK];
 };
 
 /* Arguments of the gemm entry: one panel (or a part of it in k) times rows. */
@@ -77,19 +101,22 @@ struct kern_gemm {
     size_t n_cols;      /* <= KERN_PANEL: the columns of y to write */
     const float *x;     /* [n_rows, n_k], row stride ldx */
     size_t ldx;
+    /* Typed x, in place of x: ldx then counts bf16 values or blocks. */
+    const uint16_t *x_bf16;
+    const struct kern_int8 *x_int8;
     struct kern_panel panel;
     const void *w; /* 64-byte aligned, as struct kern_panel says */
     float *y;      /* [n_rows, n_cols], row stride ldy */
     size_t ldy;
     bool is_first; /* y = x w; otherwise y += x w */
-    /* What the caller will need next, n_ahead bytes: prefetched in passing by calls
-     * on f32 panels. It need not be readable memory. */
+    /* What the caller will need next, n_ahead bytes: prefetched in passing. It need not
+     * be readable memory. */
     const void *ahead;
     size_t n_ahead;
 };
 
 struct kern_table {
-    const char *name; /* "portable", "avx2", "avx512": shown at start and in failures */
+    const char *name; /* as kern_level_parse() takes it: shown at start and in failures */
     unsigned level;   /* the levels in use */
 
     /* y[i] = act(x[i]); y may be x. Accuracy: <= 4 ulp or 2e-7 absolute of the
@@ -148,6 +175,24 @@ struct kern_table {
     /* The panel's values as f32: out[n_k][KERN_PANEL], 64-byte aligned. gemm() on the
      * result gives the same bits as gemm() on the panel itself. */
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);
+
+    /* Typed x, the same bits at every level.
+     *
+     * to_bf16: to nearest, ties to even; a NaN stays one.
+     * to_int8: blocks of 32, n a multiple of it: scale = max |x| / 127, q = x * (127 /
+     *          max |x|) to nearest, ties to even. Where max |x| < 1e-30, scale and q are 0;
+     *          where an x is not finite, scale is NaN and q is 0. */
+    void (*to_bf16)(size_t n, const float *x, uint16_t *out);
+    void (*to_int8)(size_t n, const float *x, struct kern_int8 *out);
+    /* gemm over x_bf16 and a BF16_PAIRS panel, n_k even. For k = 0, 2, 4 .. each element
+     * takes s = x[k + 1] w[k + 1] + s and then s = x[k] w[k] + s, each rounded once,
+     * subnormal values counting as 0: what vdpbf16ps does. */
+    void (*gemm_bf16)(const struct kern_gemm *g);
+    /* gemm over x_int8 and a Q8_QUADS or Q4 panel, n_k in whole blocks. d = sum q_x q_w of
+     * a group of the panel is exact; s = d * (scale_w * scale_x) + s, and with minima
+     * s = min * (scale_x * sum of q_x) + s after it: products in parentheses are rounded,
+     * the rest once. */
+    void (*gemm_int8)(const struct kern_gemm *g);
 };
 
 /* Bytes of n_k values of k (whole groups) of one panel. */
@@ -158,7 +203,8 @@ unsigned kern_cpu_levels(void);
 /* Fills *t: portable first, then each level in `levels` (masked by what the CPU
  * can). Never fails, holds nothing. */
 void kern_table_init(struct kern_table *t, unsigned levels);
-/* "portable", "avx2", "avx512" -> mask with all earlier levels; -1 if unknown. */
+/* "portable", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16" -> mask with all
+ * that the name implies; -1 if unknown. */
 int kern_level_parse(const char *name);
 
 #endif

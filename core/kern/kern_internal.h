@@ -9,9 +9,15 @@
 
 void kern__fill_portable(struct kern_table *t);
 void kern__fill_avx2(struct kern_table *t);
+void kern__fill_avxvnni(struct kern_table *t);
 void kern__fill_avx512(struct kern_table *t);
+void kern__fill_avx512vnni(struct kern_table *t);
+void kern__fill_avx512bf16(struct kern_table *t);
 
 /* The portable to_f32: the levels hand it the types they have no loop for. */
 void kern__to_f32_portable(enum tensor_type type, size_t n, const void *src, float *dst);
+
+/* to_int8's scale and the factor to integers from the bits of max |x|. */
+void kern__int8_scale(uint32_t max_bits, float *scale, float *inverse);
 
 #endif

@@ -4,6 +4,7 @@
  * that it can be checked by reading; the other levels are tested against it.
  * The exception in use is gemm: at this level core/gemm calls OpenBLAS, and the
  * loop here only says what the packed forms mean. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -285,6 +286,123 @@ static void gemm(const struct kern_gemm *g)
     }
 }
 
+/* ---- typed x: the other levels give these bits ---- */
+
+static void to_bf16(size_t n, const float *x, uint16_t *out)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = tensor_f32_to_bf16(x[i]);
+}
+
+void kern__int8_scale(uint32_t max_bits, float *scale, float *inverse)
+{
+    float max;
+
+    memcpy(&max, &max_bits, sizeof(max));
+    *inverse = max >= 1e-30f && max_bits < 0x7f800000u ? 127.0f / max : 0.0f;
+    *scale = max_bits >= 0x7f800000u ? NAN : max >= 1e-30f ? max / 127.0f : 0.0f;
+}
+
+/* Where value i of a group stands: of each eight, the even ones first. */
+static size_t quad_place(size_t i)
+{
+    return i / 8 * 8 + i % 8 / 2 + i % 2 * 4;
+}
+
+static void to_int8(size_t n, const float *x, struct kern_int8 *out)
+{
+    for (size_t k = 0; k < n; k += KERN_INT8_BLOCK, out++, x += KERN_INT8_BLOCK) {
+        uint32_t bits, max = 0;
+        float inverse;
+
+        for (size_t i = 0; i < KERN_INT8_BLOCK; i++) {
+            memcpy(&bits, &x[i], sizeof(bits));
+            bits &= 0x7fffffffu; /* as integers, |x| are in order, then Inf, then NaN */
+            max = bits > max ? bits : max;
+        }
+        kern__int8_scale(max, &out->scale, &inverse);
+        out->sum[0] = out->sum[1] = 0;
+        for (size_t i = 0; i < KERN_INT8_BLOCK; i++) {
+            const int8_t q = inverse != 0.0f ? (int8_t)lrintf(x[i] * inverse) : 0;
+
+            out->q[quad_place(i)] = q;
+            out->sum[i / 16] += q;
+        }
+    }
+}
+
+static float flush(float v)
+{
+    return fabsf(v) < FLT_MIN ? copysignf(0.0f, v) : v;
+}
+
+static void gemm_bf16(const struct kern_gemm *g)
+{
+    for (size_t i = 0; i < g->n_rows; i++) {
+        for (size_t j = 0; j < g->n_cols; j++) {
+            const uint16_t *x = g->x_bf16 + i * g->ldx;
+            const uint16_t *w = (const uint16_t *)g->w + 2 * j;
+            float *y = g->y + i * g->ldy + j, s = 0.0f;
+
+            for (size_t k = 0; k < g->n_k; k += 2, w += 2 * KERN_PANEL) {
+                s = flush(fmaf(flush(load_bf16(x, k + 1)), flush(load_bf16(w, 1)), s));
+                s = flush(fmaf(flush(load_bf16(x, k)), flush(load_bf16(w, 0)), s));
+            }
+            *y = g->is_first ? s : *y + s;
+        }
+    }
+}
+
+/* Value i of a group whose integers stand at q, of column j. */
+static int panel_int(const struct kern_panel *p, const unsigned char *q, size_t i, size_t j)
+{
+    const size_t at = quad_place(i);
+
+    if (p->type == KERN_PANEL_Q8_QUADS)
+        return q[(at / 4 * KERN_PANEL + j) * 4 + at % 4] - 128;
+    return (q[(i / 8 * KERN_PANEL + j) * 4 + i % 8 / 2] >> i % 2 * 4 & 15) - (p->has_min ? 0 : 8);
+}
+
+/* Element j of a row of typed x times the panel. */
+static float int8_element(const struct kern_gemm *g, const struct kern_int8 *x, size_t j)
+{
+    const struct kern_panel *p = &g->panel;
+    const enum tensor_type type = p->is_f16 ? TENSOR_F16 : TENSOR_F32;
+    const size_t scale_bytes = KERN_PANEL * (p->is_f16 ? 2 : 4);
+    const unsigned char *rec = g->w;
+    float s = 0.0f;
+
+    for (size_t k = 0; k < g->n_k; k += p->group, rec += kern_panel_bytes(p, p->group)) {
+        const struct kern_int8 *b = &x[k / KERN_INT8_BLOCK];
+        const unsigned char *q = rec + scale_bytes * (p->has_min ? 2 : 1);
+        const size_t first = k % KERN_INT8_BLOCK;
+        int d = 0, sum = 0;
+
+        for (size_t i = 0; i < p->group; i++) {
+            const int8_t v = b->q[quad_place(first + i)];
+
+            d += v * panel_int(p, q, i, j);
+            sum += v;
+        }
+        s = fmaf((float)d, load(type, rec, j) * b->scale, s);
+        if (p->has_min)
+            s = fmaf(load(type, rec + scale_bytes, j), b->scale * (float)sum, s);
+    }
+    return s;
+}
+
+static void gemm_int8(const struct kern_gemm *g)
+{
+    for (size_t i = 0; i < g->n_rows; i++) {
+        for (size_t j = 0; j < g->n_cols; j++) {
+            const float s = int8_element(g, g->x_int8 + i * g->ldx, j);
+            float *y = g->y + i * g->ldy + j;
+
+            *y = g->is_first ? s : *y + s;
+        }
+    }
+}
+
 void kern__fill_portable(struct kern_table *t)
 {
     t->act = act_all;
@@ -305,4 +423,8 @@ void kern__fill_portable(struct kern_table *t)
     t->outer = outer;
     t->gemm = gemm;
     t->widen = widen;
+    t->to_bf16 = to_bf16;
+    t->to_int8 = to_int8;
+    t->gemm_bf16 = gemm_bf16;
+    t->gemm_int8 = gemm_int8;
 }

@@ -6,31 +6,57 @@
 #include <string.h>
 
 const unsigned levels_set[N_LEVELS] = {0, KERN_AVX2, KERN_AVX2 | KERN_AVX512};
-static const char *const names[N_LEVELS] = {"portable", "avx2", "avx512"};
+static const char *const names[N_TYPED_LEVELS] = {"portable", "avx2",       "avx512",
+                                                  "avxvnni",  "avx512vnni", "avx512bf16"};
+
+static bool has(unsigned levels)
+{
+    return (levels & ~kern_cpu_levels()) == 0;
+}
 
 bool levels_has(unsigned i)
 {
-    return (levels_set[i] & ~kern_cpu_levels()) == 0;
+    return has(levels_set[i]);
+}
+
+static unsigned fill(struct kern_table *t, unsigned n_names)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < n_names; i++)
+        if (has((unsigned)kern_level_parse(names[i])))
+            kern_table_init(&t[n++], (unsigned)kern_level_parse(names[i]));
+    return n;
 }
 
 unsigned levels_all(struct kern_table t[N_LEVELS])
 {
-    unsigned n = 0;
-
-    for (unsigned i = 0; i < N_LEVELS; i++)
-        if (levels_has(i))
-            kern_table_init(&t[n++], levels_set[i]);
-    return n;
+    return fill(t, N_LEVELS);
 }
 
-void levels_report(const char *suite)
+unsigned levels_typed(struct kern_table t[N_TYPED_LEVELS])
+{
+    return fill(t, N_TYPED_LEVELS);
+}
+
+static void report(const char *suite, unsigned n_names)
 {
     const char *only = getenv("CK_RUN_SUITE");
 
     if (only && strcmp(only, suite) != 0)
         return;
-    for (unsigned i = 0; i < N_LEVELS; i++)
-        if (!levels_has(i))
+    for (unsigned i = 0; i < n_names; i++)
+        if (!has((unsigned)kern_level_parse(names[i])))
             printf("%s: skipped: level %s (CPU lacks it)\n", suite, names[i]);
     fflush(stdout); /* the runner forks: nothing may stay in the buffer */
+}
+
+void levels_report(const char *suite)
+{
+    report(suite, N_LEVELS);
+}
+
+void levels_report_typed(const char *suite)
+{
+    report(suite, N_TYPED_LEVELS);
 }

@@ -22,4 +22,9 @@ bool levels_has(unsigned i);
  * each level that its tests pass over, so that a green run says what it did not try. */
 void levels_report(const char *suite);
 
+/* For products over typed x, which more levels compute: the same bits at each. */
+enum { N_TYPED_LEVELS = 6 };
+unsigned levels_typed(struct kern_table t[N_TYPED_LEVELS]);
+void levels_report_typed(const char *suite);
+
 #endif

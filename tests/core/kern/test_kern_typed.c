@@ -1,0 +1,352 @@
+/* tests/core/kern/test_kern_typed.c - x as bf16 or 8-bit integers, and its products. */
+#include "kern_test.h"
+
+static const struct kern_panel forms[] = {
+    {KERN_PANEL_BF16_PAIRS, 0, false, false}, {KERN_PANEL_Q8_QUADS, 32, false, true},
+    {KERN_PANEL_Q8_QUADS, 32, false, false},  {KERN_PANEL_Q8_QUADS, 32, true, true},
+    {KERN_PANEL_Q8_QUADS, 32, true, false},   {KERN_PANEL_Q8_QUADS, 16, false, false},
+    {KERN_PANEL_Q4, 32, false, true},         {KERN_PANEL_Q4, 32, true, true},
+    {KERN_PANEL_Q4, 32, true, false},
+};
+enum { N_FORMS = sizeof(forms) / sizeof(forms[0]), ROWS_MAX = 31, K_MAX = 320 };
+
+static bool is_bf16(const struct kern_panel *p)
+{
+    return p->type == KERN_PANEL_BF16_PAIRS;
+}
+
+static size_t x_stride(const struct kern_panel *p, size_t n_k, size_t pad)
+{
+    return (is_bf16(p) ? n_k : n_k / KERN_INT8_BLOCK) + pad;
+}
+
+/* Any bytes, extremes of 8 bits among them, but finite scales and bf16 values. */
+static struct guarded panel_new(const struct kern_panel *p, size_t n_k)
+{
+    const size_t n_bytes = kern_panel_bytes(p, n_k);
+    struct guarded g = guarded_new(n_bytes);
+    uint8_t *b = g.p;
+
+    if (is_bf16(p)) {
+        guarded_free(&g);
+        return guarded_typed(TENSOR_BF16, n_k * KERN_PANEL, 3, NULL);
+    }
+    for (size_t i = 0; i < n_bytes; i++)
+        b[i] = i % 7 == 0 ? 0 : i % 5 == 0 ? 255 : (uint8_t)((i + 1) * 2654435761u >> 15);
+    for (size_t k = 0; k < n_k; k += p->group, b += kern_panel_bytes(p, p->group)) {
+        for (size_t i = 0; i < KERN_PANEL * (p->has_min ? 2u : 1u); i++) {
+            const float v = sample(k * 3 + i, 9) / 16.0f;
+            const uint16_t h = tensor_f32_to_f16(v);
+
+            if (p->is_f16)
+                memcpy(b + 2 * i, &h, 2);
+            else
+                memcpy(b + 4 * i, &v, 4);
+        }
+    }
+    return g;
+}
+
+/* Rows of typed x that end where memory ends. */
+static struct guarded x_new(const struct kern_table *t, const struct kern_panel *p, size_t n_rows,
+                            size_t n_k, size_t ldx)
+{
+    const size_t size = is_bf16(p) ? sizeof(uint16_t) : sizeof(struct kern_int8);
+    const size_t used = x_stride(p, n_k, 0);
+    struct guarded x = guarded_samples(n_rows * n_k, 1);
+    struct guarded g = guarded_new(n_rows ? ((n_rows - 1) * ldx + used) * size : 0);
+
+    for (size_t i = 0; i < n_rows; i++) {
+        const float *row = (const float *)x.p + i * n_k;
+
+        if (is_bf16(p))
+            t->to_bf16(n_k, row, (uint16_t *)g.p + i * ldx);
+        else
+            t->to_int8(n_k, row, (struct kern_int8 *)g.p + i * ldx);
+    }
+    guarded_free(&x);
+    return g;
+}
+
+START_TEST(a_quantised_block_is_within_half_a_step_and_its_sums_are_true)
+{
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+
+    for (unsigned l = 0; l < n_levels; l++) {
+        struct guarded x = guarded_samples(320, 4);
+        struct guarded o = guarded_new(10 * sizeof(struct kern_int8));
+        const struct kern_int8 *b = o.p;
+        const float *v = x.p;
+
+        t[l].to_int8(320, v, o.p);
+        for (size_t i = 0; i < 320; i++) {
+            const size_t at = i % 32 / 8 * 8 + i % 8 / 2 + i % 2 * 4;
+            const float got = (float)b[i / 32].q[at] * b[i / 32].scale;
+
+            REQUIRE(fabsf(got - v[i]) <= b[i / 32].scale * 0.5001f, "%s value %zu: %.9g of %.9g",
+                    t[l].name, i, (double)got, (double)v[i]);
+        }
+        for (size_t i = 0; i < 20; i++) {
+            int sum = 0;
+
+            for (size_t j = 0; j < 16; j++)
+                sum += b[i / 2].q[i % 2 * 16 + j];
+            ck_assert_int_eq(b[i / 2].sum[i % 2], sum);
+        }
+        guarded_free(&x);
+        guarded_free(&o);
+    }
+}
+END_TEST
+
+/* Zeros, subnormals, ties, the largest numbers, Inf and NaN: every level as portable. */
+START_TEST(odd_numbers_become_the_same_integers_at_every_level)
+{
+    static const float odd[] = {0.0f, -0.0f, 1e-40f,  1e-31f, -1e-30f,  127.0f,    0.5f,
+                                1.5f, 2.5f,  -126.5f, 3e38f,  INFINITY, -INFINITY, NAN};
+    enum { N_ODD = sizeof(odd) / sizeof(odd[0]) };
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+
+    for (size_t i = 0; i < (size_t)N_ODD * N_ODD; i++) {
+        float x[32];
+        struct kern_int8 want, got;
+        uint16_t h_want[32], h_got[32];
+
+        for (size_t j = 0; j < 32; j++)
+            x[j] = j % 3 == 0 ? odd[i / N_ODD] : odd[i % N_ODD] * (j % 2 ? 1.0f : -1.0f);
+        t[0].to_int8(32, x, &want);
+        t[0].to_bf16(32, x, h_want);
+        for (unsigned l = 1; l < n_levels; l++) {
+            t[l].to_int8(32, x, &got);
+            t[l].to_bf16(32, x, h_got);
+            REQUIRE(memcmp(want.q, got.q, 32) == 0 && memcmp(want.sum, got.sum, 8) == 0 &&
+                        (want.scale == got.scale || (isnan(want.scale) && isnan(got.scale))),
+                    "%s: %g and %g", t[l].name, (double)odd[i / N_ODD], (double)odd[i % N_ODD]);
+            ck_assert_mem_eq(h_want, h_got, sizeof(h_got));
+        }
+        for (size_t j = 0; j < 32; j++)
+            if (!isfinite(x[j]))
+                ck_assert(isnan(want.scale));
+    }
+}
+END_TEST
+
+/* What a panel stands for, from the words of kern.h. */
+static float weight(const struct kern_panel *p, const void *w, size_t k, size_t j)
+{
+    const size_t i = k % (p->group ? p->group : 1), at = i / 8 * 8 + i % 8 / 2 + i % 2 * 4;
+    const size_t size = p->is_f16 ? 2 : 4, n_scales = p->has_min ? 2 : 1;
+    const uint8_t *rec = w, *q;
+    float part[2] = {0.0f, 0.0f};
+    int v;
+
+    if (is_bf16(p))
+        return tensor_bf16_to_f32(((const uint16_t *)w)[(k / 2 * KERN_PANEL + j) * 2 + k % 2]);
+    rec += k / p->group * kern_panel_bytes(p, p->group);
+    q = rec + n_scales * KERN_PANEL * size;
+    for (size_t s = 0; s < n_scales; s++) {
+        const uint8_t *from = rec + (s * KERN_PANEL + j) * size;
+        uint16_t h;
+
+        memcpy(&h, from, sizeof(h));
+        if (p->is_f16)
+            part[s] = tensor_f16_to_f32(h);
+        else
+            memcpy(&part[s], from, sizeof(part[s]));
+    }
+    if (p->type == KERN_PANEL_Q4)
+        v = (q[(i / 8 * KERN_PANEL + j) * 4 + i % 8 / 2] >> i % 2 * 4 & 15) - (p->has_min ? 0 : 8);
+    else
+        v = q[(at / 4 * KERN_PANEL + j) * 4 + at % 4] - 128;
+    return (float)v * part[0] + part[1];
+}
+
+static float x_value(const struct kern_gemm *g, size_t row, size_t k)
+{
+    const struct kern_int8 *b;
+
+    if (is_bf16(&g->panel))
+        return tensor_bf16_to_f32(g->x_bf16[row * g->ldx + k]);
+    b = &g->x_int8[row * g->ldx + k / 32];
+    return (float)b->q[k % 32 / 8 * 8 + k % 8 / 2 + k % 2 * 4] * b->scale;
+}
+
+START_TEST(portable_products_are_those_of_the_values)
+{
+    const struct kern_panel *p = &forms[_i];
+    struct kern_table t;
+    struct guarded x, w = panel_new(p, 96);
+    float y[3 * 32];
+    struct kern_gemm g = {.n_rows = 3, .n_k = 96, .n_cols = 32, .ldy = 32, .panel = *p, .w = w.p};
+
+    kern_table_init(&t, 0);
+    g.ldx = x_stride(p, 96, 0);
+    x = x_new(&t, p, 3, 96, g.ldx);
+    g.x_bf16 = x.p;
+    g.x_int8 = x.p;
+    g.y = y;
+    g.is_first = true;
+    is_bf16(p) ? t.gemm_bf16(&g) : t.gemm_int8(&g);
+    for (size_t i = 0; i < 96; i++) {
+        double want = 0.0, mag = 0.0;
+
+        for (size_t k = 0; k < 96; k++) {
+            const double v = (double)x_value(&g, i / 32, k) * (double)weight(p, w.p, k, i % 32);
+
+            want += v;
+            mag += fabs(v);
+        }
+        REQUIRE(fabs((double)y[i] - want) <= 100 * (double)FLT_EPSILON * mag,
+                "[%zu, %zu]: %.9g of %.9g", i / 32, i % 32, (double)y[i], want);
+    }
+    guarded_free(&x);
+    guarded_free(&w);
+}
+END_TEST
+
+struct product {
+    struct guarded x, w;
+    struct kern_gemm g;
+};
+
+static struct product product_new(const struct kern_panel *p, size_t n_rows, size_t n_k,
+                                  size_t n_cols, size_t pad)
+{
+    struct product q = {.g = {.n_rows = n_rows,
+                              .n_k = n_k,
+                              .n_cols = n_cols,
+                              .ldx = x_stride(p, n_k, pad),
+                              .ldy = n_cols + pad,
+                              .panel = *p}};
+    struct kern_table t;
+
+    kern_table_init(&t, 0);
+    q.w = panel_new(p, n_k);
+    q.x = x_new(&t, p, n_rows, n_k, q.g.ldx);
+    q.g.w = q.w.p;
+    q.g.x_bf16 = q.x.p;
+    q.g.x_int8 = q.x.p;
+    return q;
+}
+
+static void product_free(struct product *q)
+{
+    guarded_free(&q->x);
+    guarded_free(&q->w);
+}
+
+static void run(const struct kern_table *t, struct kern_gemm g, float *y)
+{
+    g.y = y;
+    is_bf16(&g.panel) ? t->gemm_bf16(&g) : t->gemm_int8(&g);
+}
+
+/* Buffers end where memory ends; what is not y stays as it was. */
+START_TEST(every_level_gives_the_portable_bits_at_every_size)
+{
+    static const size_t cols[] = {1, 7, 8, 9, 15, 16, 17, 24, 31, 32}, ks[] = {0, 32, 96};
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+
+    for (size_t rows = 0; rows <= ROWS_MAX; rows++) {
+        for (size_t i = 0; i < 30; i++) {
+            const size_t pad = (rows + i) % 4;
+            struct product q = product_new(&forms[_i], rows, ks[i % 3], cols[i / 3], pad);
+            const size_t n_y = rows ? (rows - 1) * q.g.ldy + q.g.n_cols : 0;
+            struct guarded want = guarded_samples(n_y, 2);
+
+            q.g.is_first = (rows + i) % 2;
+            run(&t[0], q.g, want.p);
+            for (unsigned l = 1; l < n_levels; l++) {
+                struct guarded y = guarded_samples(n_y, 2);
+
+                run(&t[l], q.g, y.p);
+                REQUIRE(same_bits(want.p, y.p, n_y), "%s form %d: %zux%zux%zu", t[l].name, _i, rows,
+                        q.g.n_cols, q.g.n_k);
+                guarded_free(&y);
+            }
+            guarded_free(&want);
+            product_free(&q);
+        }
+    }
+}
+END_TEST
+
+START_TEST(a_row_has_the_same_bits_in_every_batch)
+{
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+    struct product q = product_new(&forms[_i], ROWS_MAX, K_MAX, 32, 0);
+    float all[ROWS_MAX * 32], part[ROWS_MAX * 32];
+
+    q.g.is_first = true;
+    for (unsigned l = 0; l < n_levels; l++) {
+        run(&t[l], q.g, all);
+        for (size_t rows = 1; rows < ROWS_MAX; rows++) {
+            for (size_t row = 0; row < ROWS_MAX; row += rows) {
+                struct kern_gemm g = q.g;
+
+                g.x_bf16 += row * g.ldx;
+                g.x_int8 = (const struct kern_int8 *)q.x.p + row * g.ldx;
+                g.n_rows = ROWS_MAX - row < rows ? ROWS_MAX - row : rows;
+                run(&t[l], g, part + row * 32);
+            }
+            REQUIRE(same_bits(all, part, ROWS_MAX * 32), "%s, %zu rows", t[l].name, rows);
+        }
+    }
+    product_free(&q);
+}
+END_TEST
+
+START_TEST(subnormal_sums_are_zero_at_every_level_and_the_mode_is_restored)
+{
+    const struct kern_panel p = forms[0];
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+    uint16_t x[2] = {tensor_f32_to_bf16(1e-20f), 0};
+    _Alignas(64) uint16_t w[2 * KERN_PANEL] = {0};
+    struct kern_gemm g = {.n_rows = 1,
+                          .n_k = 2,
+                          .n_cols = KERN_PANEL,
+                          .x_bf16 = x,
+                          .ldx = 2,
+                          .panel = p,
+                          .w = w,
+                          .ldy = KERN_PANEL,
+                          .is_first = true};
+
+    w[0] = tensor_f32_to_bf16(1e-20f);
+    w[2] = tensor_f32_to_bf16(1e-17f);
+    for (unsigned l = 0; l < n_levels; l++) {
+        volatile float tiny = 1e-38f;
+        float y[KERN_PANEL];
+
+        run(&t[l], g, y);
+        ck_assert_msg(y[0] == 0.0f && y[1] > 0.0f, "%s: %g %g", t[l].name, (double)y[0],
+                      (double)y[1]);
+        tiny *= 0.1f;
+        ck_assert_msg(tiny > 0.0f, "%s left its mode behind", t[l].name);
+    }
+}
+END_TEST
+
+Suite *kern_typed_suite(void);
+
+Suite *kern_typed_suite(void)
+{
+    Suite *s = suite_create("kern_typed");
+    TCase *tc = tcase_create("kern_typed");
+
+    levels_report_typed("kern_typed");
+    tcase_set_timeout(tc, 120);
+    tcase_add_test(tc, a_quantised_block_is_within_half_a_step_and_its_sums_are_true);
+    tcase_add_test(tc, odd_numbers_become_the_same_integers_at_every_level);
+    tcase_add_loop_test(tc, portable_products_are_those_of_the_values, 0, N_FORMS);
+    tcase_add_loop_test(tc, every_level_gives_the_portable_bits_at_every_size, 0, N_FORMS);
+    tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch, 0, N_FORMS);
+    tcase_add_test(tc, subnormal_sums_are_zero_at_every_level_and_the_mode_is_restored);
+    suite_add_tcase(s, tc);
+    return s;
+}
