@@ -1,9 +1,10 @@
 /* bench/bench_kern.c - how near the kernels come to what this machine can do.
  *
- *   bench_kern [-l level] [-t type] [-s shape] [what ...]
+ *   bench_kern [-l level] [-p precision] [-t type] [-s shape] [what ...]
  *
- * level as --cpu-level, type and shape as printed ("Q4_1", "1536x576"); what is any of
- * limits, gemm, small, rows; "hot" leaves the weights in the caches.
+ * level and precision as --cpu-level and --precision, type and shape as printed ("Q4_1",
+ * "1536x576"); what is any of limits, gemm, small, rows; "hot" leaves the weights in the
+ * caches.
  *
  * Prints the two limits first, multiply-adds per second and bytes read per second of
  * one thread, measured here and now; every later line is a share of them. Weights
@@ -23,6 +24,8 @@
 
 static double peak_gflops, read_gbs;
 static bool is_hot;
+static int only_precision = -1;
+static const char *const precisions[] = {"exact", "bf16", "int8"};
 
 static double now_s(void)
 {
@@ -157,8 +160,21 @@ static struct tensor weight(enum tensor_type type, size_t n_out, size_t n_in)
     return t;
 }
 
-static void bench_linear(const struct kern_table *k, enum tensor_type type, size_t n_out,
-                         size_t n_in)
+static void *typed_x(const struct kern_table *k, const struct gemm_weight *w, const float *x,
+                     size_t n_rows)
+{
+    const size_t n_in = gemm_n_in(w), row_bytes = gemm_x_bytes(gemm_precision(w), n_in);
+    char *rows = core_alloc_aligned(n_rows * row_bytes + 1);
+
+    if (!rows)
+        abort();
+    for (size_t i = 0; i < n_rows && row_bytes; i++)
+        gemm_make_x(k, gemm_precision(w), n_in, x + i * n_in, rows + i * row_bytes);
+    return rows;
+}
+
+static void bench_linear(const struct kern_table *k, enum gemm_precision precision,
+                         enum tensor_type type, size_t n_out, size_t n_in)
 {
     static const size_t rows[] = {1, 2, 4, 8, 16, 32, 128, 512};
     struct tensor t = weight(type, n_out, n_in);
@@ -167,14 +183,15 @@ static void bench_linear(const struct kern_table *k, enum tensor_type type, size
 
     l.w = core_calloc(l.n_copies, sizeof(struct gemm_weight *));
     for (size_t i = 0; i < l.n_copies; i++)
-        if (gemm_pack(&l.w[i], k, &t, NULL) < 0)
+        if (gemm_pack(&l.w[i], k, precision, &t, NULL) < 0)
             abort();
     l.a = (struct gemm_args){.x = x,
                              .ldx = n_in,
                              .y = y,
                              .ldy = n_out,
                              .col1 = n_out,
-                             .scratch = core_alloc_aligned(gemm_scratch_bytes())};
+                             .scratch = core_alloc_aligned(gemm_scratch_bytes()),
+                             .typed_x = typed_x(k, l.w[0], x, 512)};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         double s, gflops, gbs;
 
@@ -184,13 +201,15 @@ static void bench_linear(const struct kern_table *k, enum tensor_type type, size
         s = best_s(run_linear, &l);
         gflops = 2e-9 * (double)(rows[i] * n_out * n_in) / s;
         gbs = 1e-9 * (double)gemm_weight_bytes(l.w[0]) / s;
-        printf("%-8s %-4s %5zux%-4zu rows %3zu  %6.1f GFLOP/s %3.0f %%  %5.1f GB/s %3.0f %%\n",
-               k->level ? k->name : "openblas", tensor_type_text(type), n_out, n_in, rows[i],
-               gflops, 100 * gflops / peak_gflops, gbs, 100 * gbs / read_gbs);
+        printf("%-8s %-5s %-4s %5zux%-4zu rows %3zu  %6.1f GFLOP/s %3.0f %%  %5.1f GB/s %3.0f %%\n",
+               k->level ? k->name : "openblas", precisions[gemm_precision(l.w[0])],
+               tensor_type_text(type), n_out, n_in, rows[i], gflops, 100 * gflops / peak_gflops,
+               gbs, 100 * gbs / read_gbs);
     }
     for (size_t i = 0; i < l.n_copies; i++)
         gemm_weight_free(l.w[i]);
     core_free(l.a.scratch);
+    core_free((void *)l.a.typed_x);
     core_free(l.w);
     core_free(x);
     core_free(y);
@@ -213,7 +232,11 @@ static void bench_gemm(const struct kern_table *k, int only_type, const char *on
             snprintf(text, sizeof(text), "%zux%zu", shapes[j][0], shapes[j][1]);
             if ((only_type < 0 || only_type == (int)types[i]) &&
                 (!only_shape || strcmp(only_shape, text) == 0))
-                bench_linear(k, types[i], shapes[j][0], shapes[j][1]);
+                for (int p = 0; p < 3; p++)
+                    if ((only_precision < 0 || p == only_precision) &&
+                        (p != GEMM_BF16 || !tensor_type_is_quantised(types[i])))
+                        bench_linear(k, (enum gemm_precision)p, types[i], shapes[j][0],
+                                     shapes[j][1]);
         }
     }
 }
@@ -369,6 +392,8 @@ static bool wanted(int argc, char **argv, const char *what)
 
 int main(int argc, char **argv)
 {
+    static const char *const levels[] = {"avx512bf16", "avx512vnni", "avx512",
+                                         "avxvnni",    "avx2",       "portable"};
     int only_level = -1, only_type = -1;
     const char *only_shape = NULL;
 
@@ -380,11 +405,15 @@ int main(int argc, char **argv)
             only_level = kern_level_parse(argv[i + 1]);
         if (strcmp(argv[i], "-s") == 0)
             only_shape = argv[i + 1];
+        for (int p = 0; p < 3 && strcmp(argv[i], "-p") == 0; p++)
+            if (strcmp(argv[i + 1], precisions[p]) == 0)
+                only_precision = p;
         for (int t = 0; t < TENSOR_N_TYPES && strcmp(argv[i], "-t") == 0; t++)
             if (strcmp(argv[i + 1], tensor_type_text((enum tensor_type)t)) == 0)
                 only_type = t;
     }
-    for (int level = KERN_AVX2 | KERN_AVX512; level >= 0; level -= 2 - (level == 1)) {
+    for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
+        const int level = kern_level_parse(levels[i]);
         struct kern_table k;
 
         kern_table_init(&k, (unsigned)level);

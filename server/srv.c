@@ -62,7 +62,8 @@ int srv_check_model(const struct srv_config *cfg, struct core_err *err)
 int srv_open_model(const struct srv_config *cfg, struct model **model, struct core_err *err)
 {
     char level[16];
-    struct model_options opt = {.levels = kern_cpu_levels()};
+    struct model_options opt = {.levels = kern_cpu_levels(),
+                                .precision = (enum gemm_precision)cfg->precision};
     const int rc = srv_check_model(cfg, err);
 
     if (rc < 0)

@@ -66,7 +66,7 @@ static int pack_parts(struct delta_builder *b, const struct delta__place *p, con
         t.dim[1] = n_in;
         t.data = w + p->mod.row0[i] * n_in;
         t.n_bytes = n_in * n_out * sizeof(float);
-        rc = gemm_pack(&op->dense, model_kern(b->m), &t, b->err);
+        rc = gemm_pack(&op->dense, model_kern(b->m), model_precision(b->m), &t, b->err);
     }
     return rc;
 }

@@ -80,7 +80,28 @@ static int alloc_rows(struct fwd *f, struct core_err *err)
     }
     for (int i = 0; i < FWD_GROUP_MAX; i++)
         f->xs[i] = rows(f, widest, &rc, err);
+    f->widest = widest;
     return rc;
+}
+
+/* Rows of typed x, as large as any precision wants them. */
+static int alloc_typed(struct fwd *f, struct core_err *err)
+{
+    const size_t bf16 = gemm_x_bytes(GEMM_BF16, f->widest);
+    const size_t int8 = gemm_x_bytes(GEMM_INT8, f->widest);
+    const size_t row = bf16 > int8 ? bf16 : int8;
+
+    for (unsigned i = 0; i < FWD_GROUP_MAX && f->m->precision != GEMM_EXACT; i++) {
+        f->xt[i] = core_alloc_aligned(f->opt.max_rows * row);
+        if (!f->xt[i])
+            return core_err_nomem(err, "activations");
+        for (unsigned w = 0; w < f->n_workers; w++) {
+            f->worker[w].xt[i] = core_alloc_aligned(FWD_TYPED_ROWS * row);
+            if (!f->worker[w].xt[i])
+                return core_err_nomem(err, "activations");
+        }
+    }
+    return 0;
 }
 
 static bool alloc_view(const struct fwd *f, struct fwd_rows *v)
@@ -283,6 +304,7 @@ int fwd_new(struct fwd **out, const struct model *m, struct pool *pool,
     rc = rc ? rc : alloc_plans(f, err);
     rc = rc ? rc : alloc_big(f, err);
     rc = rc ? rc : alloc_workers(f, err);
+    rc = rc ? rc : alloc_typed(f, err);
     rc = rc ? rc : fwd__rel_open(f, err);
     if (rc == 0) {
         *out = f;
@@ -300,6 +322,8 @@ static void free_rows(struct fwd *f)
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         core_free(all[i]);
+    for (size_t i = 0; i < FWD_GROUP_MAX; i++)
+        core_free(f->xt[i]);
 }
 
 void fwd_free(struct fwd **fp)
@@ -324,6 +348,8 @@ void fwd_free(struct fwd **fp)
     core_free_pages(f->logits, logits_bytes(f));
     core_free_pages(f->kv, f->kv_floats * sizeof(float));
     for (unsigned w = 0; f->worker && w < f->n_workers; w++) {
+        for (unsigned i = 0; i < FWD_GROUP_MAX; i++)
+            core_free(f->worker[w].xt[i]);
         core_free(f->worker[w].gemm);
         core_free(f->worker[w].score);
         core_free(f->worker[w].join);

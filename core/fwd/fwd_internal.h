@@ -7,7 +7,12 @@
 #include "core/fwd/fwd.h"
 #include "core/model/arch.h"
 
-enum { FWD_GROUP_MAX = 3, FWD_QUERY_CHUNK = 32, FWD_JOIN_ROWS = 16 };
+enum {
+    FWD_GROUP_MAX = 3,
+    FWD_QUERY_CHUNK = 32,
+    FWD_JOIN_ROWS = 16,
+    FWD_TYPED_ROWS = 4 /* so few rows each worker makes typed x of for itself: no barrier */
+};
 enum { FWD_JOIN_WIDTHS = 7 }; /* matrices of a join beside its adapters' outputs */
 
 /* Adjacent rows of one task. */
@@ -75,6 +80,7 @@ enum fwd_head_class { FWD_HEAD_LM, FWD_HEAD_POOLER, FWD_HEAD_PLAIN, FWD_N_HEAD_C
  * worker; each makes its own, which costs less than a barrier. */
 struct fwd_worker {
     void *gemm;                  /* gemm_scratch_bytes() */
+    void *xt[FWD_GROUP_MAX];     /* typed inputs of up to FWD_TYPED_ROWS rows */
     float *score;                /* [FWD_QUERY_CHUNK or group, keys] */
     float *join;                 /* [FWD_JOIN_ROWS, (FWD_JOIN_WIDTHS + n_mix_max) * widest_hidden +
                                   * rank_max] */
@@ -128,6 +134,7 @@ struct fwd {
     float *h, *x, *q, *k_rows, *v_rows, *ctx, *ff1, *ff2;
     float *pooled, *pooler;   /* [max_rows, d_model]: head rows; the pooler's outputs */
     float *xs[FWD_GROUP_MAX]; /* inputs scaled by scale_in */
+    void *xt[FWD_GROUP_MAX];  /* typed inputs (core/gemm); NULL if the model is exact */
     float *logits;            /* [2 * max_seqs, n_vocab]: the base's LM head, then tasks' own */
     /* [max_rows, n_dims / 2] for each rope, of the current stack's rows */
     float *cos[MODEL_ROPES_MAX], *sin[MODEL_ROPES_MAX];
@@ -138,6 +145,7 @@ struct fwd {
 
     float *kv; /* [n_kv_blocks][layers of the causal stack][2][FWD_KV_BLOCK][n_kv * d_head] */
     size_t kv_floats;
+    size_t widest; /* values of the widest linear's input */
 
     struct fwd_worker *worker;
     unsigned n_workers;

@@ -23,6 +23,7 @@ struct group {
     unsigned layer, n;
     const struct fwd_linear *lin;
     const float *x[FWD_GROUP_MAX]; /* input of each linear, [rows, n_in] */
+    const void *xt[FWD_GROUP_MAX]; /* the same as its weights want it, or NULL */
     const struct model_site *site[FWD_GROUP_MAX];
     size_t n_chunks; /* row chunks of all down products */
     bool has_scaled_input[FWD_GROUP_MAX];
@@ -136,6 +137,48 @@ static void scale_input(struct fwd_walk *w, const struct group *g, unsigned i)
         for (uint32_t r = a; r < b; r++)
             w->f->k->mul(n_in, d->scale_in, xs + r * n_in);
     }
+}
+
+/* What the weights of linear i are multiplied with: all of them with one type of x. */
+static enum gemm_precision precision_of(const struct group *g, unsigned i)
+{
+    enum gemm_precision p = GEMM_EXACT;
+
+    for (size_t r = 0; r < g->me->n_runs; r++)
+        if (g->me->run[r].lin == i && gemm_precision(g->me->run[r].w) != GEMM_EXACT)
+            p = gemm_precision(g->me->run[r].w);
+    return p;
+}
+
+/* Makes typed x for each linear that needs it, once for those with the same input. A few
+ * rows each worker makes for itself; of more, each makes its own rows for all. Returns
+ * true if others' rows are needed. */
+static bool type_inputs(struct fwd_walk *w, struct group *g)
+{
+    const struct fwd *f = w->f;
+    const bool is_own = g->v->n_rows <= FWD_TYPED_ROWS;
+    uint32_t r0 = 0, r1 = g->v->n_rows;
+    bool is_shared = false;
+
+    if (!is_own)
+        fwd__mine(w, &r0, &r1);
+    for (unsigned i = 0; i < g->n; i++) {
+        const size_t n_in = g->site[i]->n_in;
+        const enum gemm_precision p = precision_of(g, i);
+        const size_t row_bytes = gemm_x_bytes(p, n_in);
+        char *to = is_own ? g->me->xt[i] : f->xt[i];
+        unsigned same = 0;
+
+        if (p == GEMM_EXACT)
+            continue;
+        while (same < i && (g->x[same] != g->x[i] || !g->xt[same]))
+            same++;
+        g->xt[i] = same < i ? g->xt[same] : to;
+        for (uint32_t r = r0; same == i && r < r1; r++)
+            gemm_make_x(f->k, p, n_in, g->x[i] + r * n_in, to + r * row_bytes);
+        is_shared |= !is_own;
+    }
+    return is_shared;
 }
 
 void fwd__down_product(const struct fwd *f, const struct delta_lowrank *a, size_t n, const float *x,
@@ -296,6 +339,8 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
 {
     const struct model_site *site = g->site[t->i];
     const struct fwd_linear *lin = &g->lin[t->i];
+    const size_t row_bytes = gemm_x_bytes(gemm_precision(w), site->n_in);
+    const char *typed = g->xt[t->i];
     const struct gemm_args a = {.x = g->x[t->i] + t->r0 * site->n_in,
                                 .ldx = site->n_in,
                                 .n_rows = t->r1 - t->r0,
@@ -303,7 +348,8 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
                                 .ldy = site->n_out,
                                 .col0 = t->c0,
                                 .col1 = t->c1,
-                                .scratch = g->me->gemm};
+                                .scratch = g->me->gemm,
+                                .typed_x = typed ? typed + t->r0 * row_bytes : NULL};
 
     gemm_run(w, &a);
     for (uint32_t s = 0; s < g->v->n_segments; s++) {
@@ -350,7 +396,7 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
     struct fwd *f = w->f;
     struct group g = {
         .f = f, .me = &f->worker[w->worker], .v = w->rows, .layer = layer, .n = n, .lin = lin};
-    bool is_scaled = false;
+    bool is_scaled = false, is_shared;
 
     for (unsigned i = 0; i < n; i++) {
         g.x[i] = x;
@@ -369,10 +415,11 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
         gates(&g, x);
     if (is_scaled || g.is_gating)
         pool_barrier(f->pool);
-    if (g.n_chunks) {
+    is_shared = type_inputs(w, &g);
+    if (g.n_chunks)
         down_products(&g);
+    if (g.n_chunks || is_shared)
         pool_barrier(f->pool);
-    }
     base_products(&g);
     pool_barrier(f->pool);
 }

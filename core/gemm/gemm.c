@@ -9,6 +9,7 @@
 
 #include <assert.h>
 #include <limits.h>
+#include <string.h>
 
 #include "core/base/alloc.h"
 #include "core/base/err.h"
@@ -17,12 +18,24 @@
 enum {
     K_UNIT = 32,               /* blocks of k begin at multiples: whole groups */
     K_MAX = 224,               /* 28 KiB as f32: a first-level cache is 32 KiB or more */
-    X_BLOCK_FLOATS = 96 << 10, /* 384 KiB; second-level caches are 512 KiB and more */
+    K_MAX_TYPED = 1024,        /* never widened: tiles read it from the second level */
+    X_BLOCK_BYTES = 384 << 10, /* second-level caches are 512 KiB and more */
     ROWS_MIN = 64              /* fewer would widen a panel too often */
 };
 
-int gemm_pack(struct gemm_weight **out, const struct kern_table *k, const struct tensor *t,
-              struct core_err *err)
+static enum gemm_precision precision_of(enum tensor_type type, enum gemm_precision asked)
+{
+    return asked == GEMM_BF16 && tensor_type_is_quantised(type) ? GEMM_EXACT : asked;
+}
+
+/* Values of typed x: whole blocks. */
+static size_t whole_blocks(size_t n_in)
+{
+    return (n_in + KERN_INT8_BLOCK - 1) / KERN_INT8_BLOCK * KERN_INT8_BLOCK;
+}
+
+int gemm_pack(struct gemm_weight **out, const struct kern_table *k, enum gemm_precision precision,
+              const struct tensor *t, struct core_err *err)
 {
     struct gemm_weight *w = NULL;
     int rc;
@@ -43,9 +56,14 @@ int gemm_pack(struct gemm_weight **out, const struct kern_table *k, const struct
     w->n_out = t->dim[0];
     w->n_in = t->dim[1];
     w->narrow_max = k->narrow_max;
-    w->gemm = k->gemm;
+    w->precision = precision_of(t->type, precision);
+    w->n_k = w->precision == GEMM_EXACT ? w->n_in : whole_blocks(w->n_in);
+    w->gemm = w->precision == GEMM_INT8   ? k->gemm_int8
+              : w->precision == GEMM_BF16 ? k->gemm_bf16
+                                          : k->gemm;
     w->widen = k->widen;
-    rc = k->level ? gemm__pack_panels(w, t, err) : gemm__blas_pack(w, t, err);
+    rc = k->level || w->precision != GEMM_EXACT ? gemm__pack_panels(w, k, t, err)
+                                                : gemm__blas_pack(w, t, err);
     if (rc < 0)
         goto out;
     *out = w;
@@ -84,6 +102,47 @@ size_t gemm_panel(const struct gemm_weight *w)
     return KERN_PANEL;
 }
 
+enum gemm_precision gemm_precision(const struct gemm_weight *w)
+{
+    return w->precision;
+}
+
+/* Elements of a row of typed x: bf16 values, or blocks. */
+static size_t x_stride(enum gemm_precision p, size_t n_in)
+{
+    return p == GEMM_INT8 ? whole_blocks(n_in) / KERN_INT8_BLOCK : whole_blocks(n_in);
+}
+
+size_t gemm_x_bytes(enum gemm_precision p, size_t n_in)
+{
+    if (p == GEMM_EXACT)
+        return 0;
+    return x_stride(p, n_in) * (p == GEMM_INT8 ? sizeof(struct kern_int8) : sizeof(uint16_t));
+}
+
+static void make_x(const struct kern_table *k, enum gemm_precision p, size_t n, const float *x,
+                   char *out)
+{
+    if (p == GEMM_INT8)
+        k->to_int8(n, x, (struct kern_int8 *)(void *)out);
+    else
+        k->to_bf16(n, x, (uint16_t *)(void *)out);
+}
+
+void gemm_make_x(const struct kern_table *k, enum gemm_precision p, size_t n_in, const float *x,
+                 void *out)
+{
+    const size_t n = n_in / KERN_INT8_BLOCK * KERN_INT8_BLOCK;
+    float last[KERN_INT8_BLOCK] = {0};
+
+    assert(p != GEMM_EXACT);
+    make_x(k, p, n, x, out);
+    if (n == n_in)
+        return;
+    memcpy(last, x + n, (n_in - n) * sizeof(*x));
+    make_x(k, p, KERN_INT8_BLOCK, last, (char *)out + gemm_x_bytes(p, n));
+}
+
 size_t gemm_scratch_bytes(void)
 {
     const size_t blas = (size_t)GEMM__BLAS_COLS * GEMM__BLAS_K, packed = K_MAX * KERN_PANEL;
@@ -92,12 +151,28 @@ size_t gemm_scratch_bytes(void)
 }
 
 /* Blocks of nearly equal length: 576 is 3 x 192, not 2 x 224 + 128. */
-static size_t k_block(size_t n_in)
+static size_t k_block(const struct gemm_weight *w)
 {
-    const size_t n_blocks = (n_in + K_MAX - 1) / K_MAX;
+    const size_t n_in = w->n_k, most = w->precision == GEMM_EXACT ? K_MAX : K_MAX_TYPED;
+    const size_t n_blocks = (n_in + most - 1) / most;
     const size_t even = n_blocks ? (n_in + n_blocks - 1) / n_blocks : 0;
 
     return (even + K_UNIT - 1) / K_UNIT * K_UNIT;
+}
+
+/* x of the rows from row0 on, from input k on. */
+static void set_x(const struct gemm_weight *w, const struct gemm_args *a, size_t row0, size_t k,
+                  struct kern_gemm *g)
+{
+    const size_t stride = x_stride(w->precision, w->n_in);
+
+    g->ldx = w->precision == GEMM_EXACT ? a->ldx : stride;
+    if (w->precision == GEMM_EXACT)
+        g->x = a->x + row0 * a->ldx + k;
+    else if (w->precision == GEMM_BF16)
+        g->x_bf16 = (const uint16_t *)a->typed_x + row0 * stride + k;
+    else
+        g->x_int8 = (const struct kern_int8 *)a->typed_x + row0 * stride + k / KERN_INT8_BLOCK;
 }
 
 /* Rows of `a` from row0 on times one panel, over all of k. */
@@ -105,22 +180,22 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
                       size_t n_rows, size_t col)
 {
     const char *panel = (const char *)w->bytes + col / KERN_PANEL * w->panel_bytes;
-    const bool is_fused = w->panel.type == KERN_PANEL_F32 || n_rows <= w->narrow_max;
+    const bool is_fused =
+        w->precision != GEMM_EXACT || w->panel.type == KERN_PANEL_F32 || n_rows <= w->narrow_max;
     struct kern_gemm g = {
         .n_rows = n_rows,
         .n_cols = a->col1 - col < KERN_PANEL ? a->col1 - col : KERN_PANEL,
-        .ldx = a->ldx,
         .y = a->y + row0 * a->ldy + col,
         .ldy = a->ldy,
         .panel = is_fused ? w->panel : (struct kern_panel){.type = KERN_PANEL_F32},
         .is_first = true,
     };
-    const size_t n_block = k_block(w->n_in);
+    const size_t n_block = k_block(w);
     size_t k = 0;
 
     do { /* once even for n_in = 0, which gives zeros */
-        g.n_k = w->n_in - k < n_block ? w->n_in - k : n_block;
-        g.x = a->x + row0 * a->ldx + k;
+        g.n_k = w->n_k - k < n_block ? w->n_k - k : n_block;
+        set_x(w, a, row0, k, &g);
         g.w = panel + kern_panel_bytes(&w->panel, k);
         g.n_ahead = kern_panel_bytes(&w->panel, g.n_k);
         g.ahead = (const char *)g.w + g.n_ahead; /* the next block, or the next panel */
@@ -131,12 +206,14 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
         w->gemm(&g);
         g.is_first = false;
         k += g.n_k;
-    } while (k < w->n_in);
+    } while (k < w->n_k);
 }
 
 void gemm_run(const struct gemm_weight *w, const struct gemm_args *a)
 {
-    size_t rows = w->n_in ? X_BLOCK_FLOATS / w->n_in : a->n_rows;
+    const size_t x_bytes =
+        w->precision == GEMM_EXACT ? w->n_in * sizeof(float) : gemm_x_bytes(w->precision, w->n_in);
+    size_t rows = x_bytes ? X_BLOCK_BYTES / x_bytes : a->n_rows;
 
     assert(a->col0 % KERN_PANEL == 0 && a->col1 <= w->n_out);
     assert(a->col1 % KERN_PANEL == 0 || a->col1 == w->n_out);

@@ -7,6 +7,15 @@
  * time into the caller's scratch, reused for every row of the call. Either way the
  * values are exactly those of tensor_to_f32(), and arithmetic is f32 throughout.
  *
+ * That is GEMM_EXACT. With the other precisions x is made bf16 or 8-bit integers first,
+ * once for all linears that read it, and multiplied with what the panel holds:
+ *
+ *   GEMM_BF16   float weights, rounded to bf16; quantised ones as in GEMM_EXACT
+ *   GEMM_INT8   quantised weights as stored (5 and 6 bits as 8); float weights rounded to
+ *               8 bits, 32 values with one scale as in Q8_0
+ *
+ * Their bits are the same at every level, portable included.
+ *
  * At the portable level the product is OpenBLAS's (this folder is the only one
  * that includes cblas.h; BLAS runs single-threaded, the pool owns the cores).
  *
@@ -28,12 +37,14 @@
 struct core_err;
 struct gemm_weight;
 
+enum gemm_precision { GEMM_EXACT, GEMM_BF16, GEMM_INT8 };
+
 /* Packs W [n_out, n_in] (2-dimensional, any float or quantised type; quantised
- * n_in is a whole number of blocks) for the levels of `k`. *out is the caller's:
- * gemm_weight_free(). The tensor's data may go away afterwards.
- * CORE_E_NOMEM, CORE_E_ADAPTER_MISMATCH (not a matrix). */
-int gemm_pack(struct gemm_weight **out, const struct kern_table *k, const struct tensor *w,
-              struct core_err *err);
+ * n_in is a whole number of blocks) for the levels of `k` and at most the precision
+ * asked for. *out is the caller's: gemm_weight_free(). The tensor's data may go away
+ * afterwards. CORE_E_NOMEM, CORE_E_ADAPTER_MISMATCH (not a matrix). */
+int gemm_pack(struct gemm_weight **out, const struct kern_table *k, enum gemm_precision precision,
+              const struct tensor *w, struct core_err *err);
 void gemm_weight_free(struct gemm_weight *w);
 
 size_t gemm_n_out(const struct gemm_weight *w);
@@ -41,6 +52,13 @@ size_t gemm_n_in(const struct gemm_weight *w);
 size_t gemm_weight_bytes(const struct gemm_weight *w);
 /* Outputs per panel: column ranges begin at multiples of it. */
 size_t gemm_panel(const struct gemm_weight *w);
+/* What it is multiplied with: x itself, or rows that gemm_make_x() made for this. */
+enum gemm_precision gemm_precision(const struct gemm_weight *w);
+/* Bytes of one row of typed x, a multiple of 4; 0 for GEMM_EXACT. */
+size_t gemm_x_bytes(enum gemm_precision p, size_t n_in);
+/* One row of typed x; p not GEMM_EXACT. */
+void gemm_make_x(const struct kern_table *k, enum gemm_precision p, size_t n_in, const float *x,
+                 void *out);
 /* Bytes of scratch one gemm_run() needs, an upper bound over all weights and
  * shapes; 64-byte aligned memory. */
 size_t gemm_scratch_bytes(void);
@@ -52,6 +70,9 @@ struct gemm_args {
     size_t ldy;
     size_t col0, col1; /* col0 a multiple of the panel; col1 too, or n_out */
     void *scratch;
+    /* Typed x: n_rows rows of gemm_x_bytes(), if gemm_precision() is not GEMM_EXACT; x is
+     * not read then. */
+    const void *typed_x;
 };
 
 /* y[i, j] = sum_k x[i, k] * W[j, k] for j in [col0, col1). Overwrites y. */

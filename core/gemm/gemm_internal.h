@@ -17,12 +17,14 @@ enum {
 
 struct gemm_weight {
     size_t n_out, n_in;
+    size_t n_k; /* n_in, with typed x rounded up to whole blocks by zeros */
     size_t n_bytes;
     void *bytes; /* owned, 64-byte aligned */
 
     enum tensor_type type; /* of `bytes` if is_blas, else of the tensor packed */
     bool is_blas;          /* bytes = the tensor's rows; else n_panels panels */
 
+    enum gemm_precision precision;
     struct kern_panel panel;
     size_t panel_bytes; /* of one panel over the whole of n_in */
     size_t narrow_max;
@@ -30,8 +32,9 @@ struct gemm_weight {
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);
 };
 
-/* Fills w->panel, sizes and bytes from `t`; w->n_out and n_in are set. */
-int gemm__pack_panels(struct gemm_weight *w, const struct tensor *t, struct core_err *err);
+/* Fills w->panel, sizes and bytes from `t`; w->n_out, n_in, n_k and precision are set. */
+int gemm__pack_panels(struct gemm_weight *w, const struct kern_table *k, const struct tensor *t,
+                      struct core_err *err);
 
 /* One block of a quantised type as integers: value i is q[i] * scale[g] + min[g]
  * with g = i / group, exact in f32 but for the last rounding. Minima are 0 for types

@@ -138,6 +138,7 @@ struct model {
     const struct model_arch *arch;
     struct model_config config;
     struct kern_table kern;
+    enum gemm_precision precision;
     struct weights *weights; /* stays mapped: tables are read from it */
     struct tok *tok;
     char *chat_template;

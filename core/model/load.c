@@ -190,7 +190,7 @@ static int load_linear(struct model *m, struct model_site *site, const struct te
     site->row0 = model__row0(m, site->row);
     rc = own_rows(m, site, n_all, &t, &copy, err);
     if (rc == 0)
-        rc = gemm_pack(&site->w, &m->kern, &t, err);
+        rc = gemm_pack(&site->w, &m->kern, m->precision, &t, err);
     if (rc == 0)
         m->n_bytes += gemm_weight_bytes(site->w);
     core_free(copy);

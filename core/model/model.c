@@ -35,6 +35,7 @@ int model_open(struct model **out, const char *path, const struct model_options 
     if (!m)
         return core_err_nomem(err, "model");
     kern_table_init(&m->kern, opt ? opt->levels : 0);
+    m->precision = opt ? opt->precision : GEMM_EXACT;
     rc = weights_open(&m->weights, path, err);
     if (rc == 0)
         rc = open_config(m, path, err);
@@ -82,6 +83,11 @@ void model_close(struct model **mp)
 const struct model_config *model_config(const struct model *m)
 {
     return &m->config;
+}
+
+enum gemm_precision model_precision(const struct model *m)
+{
+    return m->precision;
 }
 
 const struct kern_table *model_kern(const struct model *m)

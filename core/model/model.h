@@ -272,7 +272,8 @@ static inline bool model_positions_end(const struct model_config *c)
 }
 
 struct model_options {
-    unsigned levels; /* kernel levels to use, 0 = portable; see kern_cpu_levels() */
+    unsigned levels;               /* kernel levels to use, 0 = portable; see kern_cpu_levels() */
+    enum gemm_precision precision; /* of the products with the base's weights */
 };
 
 /* Opens a Hugging Face folder or a .gguf file: maps, checks every shape, packs.
@@ -284,6 +285,8 @@ void model_close(struct model **m);
 
 const struct model_config *model_config(const struct model *m);
 const struct kern_table *model_kern(const struct model *m);
+/* Of the base's products; a task's own weights are packed for it too. */
+enum gemm_precision model_precision(const struct model *m);
 const struct tok *model_tok(const struct model *m); /* NULL: served for `tokens` only */
 /* The chat template's text as the files hold it, or NULL. */
 const char *model_chat_template(const struct model *m);

@@ -160,10 +160,9 @@ static void read_cell(struct golden_base *g, const char *name, const json_t *j)
     }
 }
 
-struct golden_base *golden_open(const char *base, unsigned levels)
+static struct golden_base *open_with(const char *base, struct model_options opt)
 {
     struct golden_base *g = calloc(1, sizeof(*g));
-    const struct model_options opt = {.levels = levels};
     struct dirent **entry;
     struct core_err err = {0};
     char path[512];
@@ -189,6 +188,16 @@ struct golden_base *golden_open(const char *base, unsigned levels)
     free(entry);
     ck_assert_uint_gt(g->n_cells, 0);
     return g;
+}
+
+struct golden_base *golden_open(const char *base, unsigned levels)
+{
+    return open_with(base, (struct model_options){.levels = levels});
+}
+
+struct golden_base *golden_open_typed(const char *base, enum gemm_precision precision)
+{
+    return open_with(base, (struct model_options){kern_cpu_levels(), precision});
 }
 
 void golden_close(struct golden_base *g)

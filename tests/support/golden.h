@@ -40,6 +40,8 @@ struct golden_base {
 /* Loads tests/golden/bases/<base> at the given kernel levels and every cell made on
  * it; aborts the test (ck_abort_msg) with the cell's name and reason if one fails. */
 struct golden_base *golden_open(const char *base, unsigned levels);
+/* The same with another precision, at the highest levels. */
+struct golden_base *golden_open_typed(const char *base, enum gemm_precision precision);
 void golden_close(struct golden_base *g);
 
 /* Files of tests/golden/cells/<cell>/adapter compiled against g's model. */

@@ -117,7 +117,8 @@ static void run_free(struct run *r)
 
 static void run_cols(const struct run *r, const struct gemm_weight *w, size_t col0, size_t col1)
 {
-    const struct gemm_args a = {r->x, r->ldx, r->n_rows, r->y, r->ldy, col0, col1, r->scratch};
+    const struct gemm_args a = {r->x, r->ldx, r->n_rows,  r->y, r->ldy,
+                                col0, col1,   r->scratch, NULL};
 
     gemm_run(w, &a);
 }
@@ -162,7 +163,7 @@ START_TEST(the_product_is_right_for_every_type_level_and_size)
             for (unsigned l = 0; l < n_levels; l++) {
                 struct gemm_weight *w = NULL;
 
-                ck_assert_int_eq(gemm_pack(&w, &t[l], &m.t, NULL), CORE_OK);
+                ck_assert_int_eq(gemm_pack(&w, &t[l], GEMM_EXACT, &m.t, NULL), CORE_OK);
                 for (size_t i = 0; i < 7; i++) {
                     struct run r = run_new(rows[i], outs[o], ins[in]);
 
@@ -190,7 +191,7 @@ START_TEST(a_row_has_the_same_bits_in_every_batch_and_column_range)
         struct run all = run_new(ROWS, OUT, IN), part = run_new(ROWS, OUT, IN);
         struct gemm_weight *w = NULL;
 
-        ck_assert_int_eq(gemm_pack(&w, &t[l], &m.t, NULL), CORE_OK);
+        ck_assert_int_eq(gemm_pack(&w, &t[l], GEMM_EXACT, &m.t, NULL), CORE_OK);
         run_cols(&all, w, 0, OUT);
         for (size_t n = 1; n < ROWS; n = n * 2 + 1) {
             for (size_t row = 0; row < ROWS; row += n) {
@@ -227,7 +228,7 @@ START_TEST(unit_rows_give_the_weights_exactly_as_they_were_stored)
     for (unsigned l = 0; l < n_levels; l++) {
         struct gemm_weight *w = NULL;
 
-        ck_assert_int_eq(gemm_pack(&w, &t[l], &m.t, NULL), CORE_OK);
+        ck_assert_int_eq(gemm_pack(&w, &t[l], GEMM_EXACT, &m.t, NULL), CORE_OK);
         run_cols(&r, w, 0, OUT);
         for (size_t j = 0; j < OUT; j++)
             for (size_t k = 0; k < IN; k++)
@@ -253,7 +254,7 @@ START_TEST(weights_stay_as_small_as_they_were_stored)
     for (unsigned l = 1; l < n_levels; l++) {
         struct gemm_weight *w = NULL;
 
-        ck_assert_int_eq(gemm_pack(&w, &t[l], &m.t, NULL), CORE_OK);
+        ck_assert_int_eq(gemm_pack(&w, &t[l], GEMM_EXACT, &m.t, NULL), CORE_OK);
         ck_assert_uint_eq(gemm_n_out(w), 64);
         ck_assert_uint_eq(gemm_n_in(w), 512);
         ck_assert_double_le((double)gemm_weight_bytes(w), bits[_i] / 8 * 64 * 512 + 256);
@@ -273,7 +274,7 @@ START_TEST(an_empty_input_gives_zeros)
         struct gemm_weight *w = NULL;
         struct run r = run_new(6, 40, 0);
 
-        ck_assert_int_eq(gemm_pack(&w, &t[l], &m.t, NULL), CORE_OK);
+        ck_assert_int_eq(gemm_pack(&w, &t[l], GEMM_EXACT, &m.t, NULL), CORE_OK);
         run_cols(&r, w, 0, 40);
         run_check(&r, &m, t[l].name);
         gemm_weight_free(w);
@@ -298,7 +299,7 @@ START_TEST(what_is_no_weight_matrix_is_refused_by_name)
         struct gemm_weight *w = NULL;
         struct core_err err = {0};
 
-        ck_assert_int_eq(gemm_pack(&w, &t, &bad[i], &err), CORE_E_ADAPTER_MISMATCH);
+        ck_assert_int_eq(gemm_pack(&w, &t, GEMM_EXACT, &bad[i], &err), CORE_E_ADAPTER_MISMATCH);
         ck_assert_ptr_null(w);
         ck_assert_str_eq(err.param, "layer.bias");
         ck_assert_ptr_nonnull(strstr(err.msg, "layer.bias"));
@@ -319,7 +320,7 @@ START_TEST(packing_survives_every_allocation_failure)
             int rc;
 
             core__alloc_fail_at = k;
-            rc = gemm_pack(&w, &t[l], &m.t, &err);
+            rc = gemm_pack(&w, &t[l], GEMM_EXACT, &m.t, &err);
             core__alloc_fail_at = -1;
             if (rc == CORE_OK) {
                 ck_assert_int_eq(k, 2);
@@ -335,6 +336,128 @@ START_TEST(packing_survives_every_allocation_failure)
 }
 END_TEST
 
+/* Rows of x as a weight wants them; the caller frees it. */
+static void *typed_new(const struct run *r, const struct gemm_weight *w, const struct kern_table *k)
+{
+    const size_t n_bytes = gemm_x_bytes(gemm_precision(w), r->n_in);
+    char *rows = malloc(n_bytes * r->n_rows + 1);
+
+    for (size_t i = 0; i < r->n_rows && n_bytes; i++)
+        gemm_make_x(k, gemm_precision(w), r->n_in, r->x + i * r->ldx, rows + i * n_bytes);
+    return rows;
+}
+
+static void run_typed(const struct run *r, const struct gemm_weight *w, const void *x, size_t col0,
+                      size_t col1)
+{
+    const struct gemm_args a = {r->x, r->ldx, r->n_rows, r->y, r->ldy, col0, col1, r->scratch, x};
+
+    gemm_run(w, &a);
+}
+
+/* Half a step of x times |w|, and for float weights half a step of w times |x|; a block's
+ * step is its largest value / 127, or 2^-8 of each value in bf16. */
+static double rounding(enum gemm_precision p, const float *x, const float *w, bool w_rounds,
+                       size_t n)
+{
+    double sum = 0.0;
+
+    for (size_t k = 0; k < n; k += 32) {
+        double max_x = 0.0, max_w = 0.0, abs_x = 0.0, abs_w = 0.0, both = 0.0;
+
+        for (size_t i = k; i < k + 32 && i < n; i++) {
+            max_x = fmax(max_x, fabs((double)x[i]));
+            max_w = fmax(max_w, fabs((double)w[i]));
+            abs_x += fabs((double)x[i]);
+            abs_w += fabs((double)w[i]);
+            both += fabs((double)x[i] * (double)w[i]);
+        }
+        if (p == GEMM_BF16)
+            sum += both * (w_rounds ? 2.01 : 1.0) / 256.0;
+        else
+            sum += max_x / 253.0 * abs_w + (w_rounds ? max_w / 253.0 * (abs_x + max_x / 8) : 0.0);
+    }
+    return sum;
+}
+
+static void typed_check(const struct run *r, const struct matrix *m, enum gemm_precision p,
+                        const char *name)
+{
+    const bool w_rounds = !tensor_type_is_quantised(m->t.type);
+
+    for (size_t i = 0; i < r->n_rows; i++) {
+        for (size_t j = 0; j < r->n_out; j++) {
+            const float *x = r->x + i * r->ldx, *w = m->values + j * r->n_in;
+            const double got = (double)r->y[i * r->ldy + j];
+            double want = 0.0, mag = 0.0;
+
+            for (size_t k = 0; k < r->n_in; k++) {
+                want += (double)x[k] * (double)w[k];
+                mag += fabs((double)x[k] * (double)w[k]);
+            }
+            mag *= (double)(r->n_in + 2) * (double)FLT_EPSILON;
+            if (p != GEMM_EXACT)
+                mag += rounding(p, x, w, w_rounds, r->n_in);
+            if (!(fabs(got - want) <= mag))
+                ck_abort_msg("%s %s precision %d: y[%zu, %zu] = %.9g, not %.9g +- %g", name,
+                             tensor_type_text(m->t.type), (int)p, i, j, got, want, mag);
+        }
+    }
+}
+
+/* Within the rounding of x and weights, at every level with the portable bits, whatever
+ * the batch and the columns. */
+START_TEST(typed_products_are_right_and_their_bits_are_those_of_any_batch_and_level)
+{
+    enum { ROWS = 37, OUT = 100 };
+    /* Several blocks of k; of floats, the last one in part. */
+    const size_t n_in = tensor_type_is_quantised(types[_i / 2]) ? 1536 : 1525;
+    const enum gemm_precision asked = _i % 2 ? GEMM_INT8 : GEMM_BF16;
+    struct matrix m = matrix_new(types[_i / 2], OUT, n_in);
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+    struct run first = run_new(ROWS, OUT, n_in);
+
+    for (unsigned l = 0; l < n_levels; l++) {
+        struct run all = run_new(ROWS, OUT, n_in), part = run_new(ROWS, OUT, n_in);
+        struct gemm_weight *w = NULL;
+        char *x;
+
+        ck_assert_int_eq(gemm_pack(&w, &t[l], asked, &m.t, NULL), CORE_OK);
+        if (asked == GEMM_BF16 && tensor_type_is_quantised(m.t.type))
+            ck_assert_int_eq(gemm_precision(w), GEMM_EXACT);
+        else
+            ck_assert_int_eq(gemm_precision(w), asked);
+        x = typed_new(&all, w, &t[l]);
+        run_typed(&all, w, x, 0, OUT);
+        typed_check(&all, &m, gemm_precision(w), t[l].name);
+        for (size_t n = 1; n < ROWS && gemm_precision(w) != GEMM_EXACT; n = n * 2 + 1) {
+            for (size_t row = 0; row < ROWS; row += n) {
+                struct run r = part;
+
+                r.n_rows = ROWS - row < n ? ROWS - row : n;
+                r.y += row * r.ldy;
+                for (size_t c = 0; c < OUT; c += gemm_panel(w))
+                    run_typed(&r, w, x + row * gemm_x_bytes(gemm_precision(w), n_in), c,
+                              OUT - c < gemm_panel(w) ? OUT : c + gemm_panel(w));
+            }
+            ck_assert_msg(memcmp(all.y, part.y, ROWS * all.ldy * sizeof(float)) == 0,
+                          "%s %s: %zu rows", t[l].name, tensor_type_text(m.t.type), n);
+            if (l == 0)
+                memcpy(first.y, all.y, ROWS * all.ldy * sizeof(float));
+            ck_assert_msg(memcmp(all.y, first.y, ROWS * all.ldy * sizeof(float)) == 0,
+                          "%s %s: not the portable bits", t[l].name, tensor_type_text(m.t.type));
+        }
+        gemm_weight_free(w);
+        free(x);
+        run_free(&all);
+        run_free(&part);
+    }
+    run_free(&first);
+    matrix_free(&m);
+}
+END_TEST
+
 Suite *gemm_suite(void);
 
 Suite *gemm_suite(void)
@@ -342,7 +465,7 @@ Suite *gemm_suite(void)
     Suite *s = suite_create("gemm");
     TCase *tc = tcase_create("gemm");
 
-    levels_report("gemm");
+    levels_report_typed("gemm");
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, the_product_is_right_for_every_type_level_and_size, 0, N_TYPES);
     tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch_and_column_range, 0, N_TYPES);
@@ -351,6 +474,9 @@ Suite *gemm_suite(void)
     tcase_add_test(tc, an_empty_input_gives_zeros);
     tcase_add_test(tc, what_is_no_weight_matrix_is_refused_by_name);
     tcase_add_test(tc, packing_survives_every_allocation_failure);
+    tcase_add_loop_test(tc,
+                        typed_products_are_right_and_their_bits_are_those_of_any_batch_and_level, 0,
+                        2 * N_TYPES);
     suite_add_tcase(s, tc);
     return s;
 }
