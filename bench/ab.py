@@ -1,7 +1,7 @@
 """Two or more builds of peftd in turn on the same machine, on an idle and on a busy one.
 
     python3 -m bench.ab [--threads 1,2,4] [--busy 0,2] [--rounds 5] [--cases one,many,http]
-                        [--quiet] [--minilm DIR] [--smollm2 FILE] NAME=BINARY...
+                        [--quiet] [--minilm DIR] [--smollm2 FILE] NAME="BINARY SETTING..."...
 
 Cases: `one` stream and `many` (16) streams of SmolLM2, `http`: 16 clients with one text a call to
 MiniLM. `busy` is the number of endless loops that run beside. In each round every build runs once,
@@ -12,6 +12,7 @@ With --quiet a turn waits until other programs leave the machine alone.
 import argparse
 import contextlib
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -72,7 +73,7 @@ CASES = {"one": ("smollm2", "tokens/s", lambda port: generate(port, 1, 1)),
 def measure(builds, model, cases, threads, a):
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = {name: stack.enter_context(Peftd(path, model, work, "--threads", threads))
+        server = {name: stack.enter_context(Peftd(*path[:1], model, work, "--threads", threads, *path[1:]))
                   for name, path in builds.items()}
         for busy in a.busy.split(","):
             with busy_loops(int(busy)):
@@ -100,7 +101,7 @@ def show(case, threads, busy, rates):
 def main():
     root = Path(__file__).resolve().parent.parent
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("builds", nargs="+", metavar="NAME=BINARY")
+    p.add_argument("builds", nargs="+", metavar="NAME=COMMAND")
     p.add_argument("--threads", default="1,2,4")
     p.add_argument("--busy", default="0,2")
     p.add_argument("--rounds", type=int, default=5)
@@ -109,7 +110,7 @@ def main():
     p.add_argument("--minilm", default=root / "build/models/minilm")
     p.add_argument("--smollm2", default=next(iter(root.glob("build/models/smollm2/*.gguf")), None))
     a = p.parse_args()
-    builds = dict(b.split("=", 1) for b in a.builds)
+    builds = {name: shlex.split(command) for name, command in (b.split("=", 1) for b in a.builds)}
     for model in ("smollm2", "minilm"):
         cases = [c for c in a.cases.split(",") if CASES[c][0] == model]
         for threads in a.threads.split(",") if cases else ():
