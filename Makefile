@@ -125,7 +125,7 @@ $(B)/unit: $(B)/tests/main.o $(call obj,$(TESTS) $(TEST_HELP)) $(OBJ_APP) $(LIB)
 
 .PHONY: unit check lint integration clients golden alone models real parity parity-tokenizers soak fuzz-replay fuzz bench demo clean
 unit: $(B)/unit ## unit tests of VARIANT (CK_RUN_SUITE=name for one)
-	CK_DEFAULT_TIMEOUT=300 $(B)/unit
+	$(PY) tools/unit.py $(B)/unit $(CK_RUN_SUITE)
 
 integration: all models | build/.deps-test ## HTTP tests against a running server of VARIANT (Python 3, standard library)
 	PEFTD=$(abspath $(B)/peftd) $(PY) -m unittest discover -s tests/integration -t . -q

@@ -19,9 +19,7 @@ stage() {
 threaded="pool engine goldens adapters_store/cache adapters_store/threads request tok_limits"
 unit_tsan() {
     $make -s build/tsan/unit VARIANT=tsan || return 1
-    for suite in $threaded; do
-        CK_RUN_SUITE=$suite CK_DEFAULT_TIMEOUT=300 build/tsan/unit || return 1
-    done
+    python3 tools/unit.py build/tsan/unit $threaded
 }
 
 make="make --no-print-directory -j$(nproc)"

@@ -15,7 +15,8 @@ unsigned levels_all(struct kern_table t[N_LEVELS]);
 /* The same as sets for model_open(): levels_set[0] is portable. */
 extern const unsigned levels_set[N_LEVELS];
 
-/* False if this CPU lacks levels_set[i]: the test has nothing to try then. */
+/* False if this CPU lacks levels_set[i]: the test has nothing to try then. The thread
+ * sanitizer tries the widest only. */
 bool levels_has(unsigned i);
 
 /* For a suite's constructor: prints "SUITE: skipped: level avx512 (CPU lacks it)" for

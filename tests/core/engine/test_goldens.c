@@ -270,19 +270,30 @@ START_TEST(other_precisions_come_near_and_keep_rows_apart_from_their_batch)
 }
 END_TEST
 
+/* Cases that tools/unit.py runs at once. */
+static TCase *add_case(Suite *s, const char *name)
+{
+    TCase *t = tcase_create(name);
+
+    tcase_set_timeout(t, 300);
+    suite_add_tcase(s, t);
+    return t;
+}
+
 Suite *goldens_suite(void);
 Suite *goldens_suite(void)
 {
     Suite *s = suite_create("goldens");
-    TCase *t = tcase_create("engine");
 
     levels_report("goldens");
-    tcase_set_timeout(t, 300);
-    tcase_add_loop_test(t, every_cell_beside_all_others_equals_its_library, 0, N_BASES * N_LEVELS);
-    tcase_add_loop_test(t, prompts_in_small_chunks_give_the_same_answers, 0, N_BASES * N_LEVELS);
-    tcase_add_loop_test(t, a_row_does_not_depend_on_its_batch, 0, N_BASES * N_LEVELS);
-    tcase_add_loop_test(t, other_precisions_come_near_and_keep_rows_apart_from_their_batch, 0,
+    tcase_add_loop_test(add_case(s, "library"), every_cell_beside_all_others_equals_its_library, 0,
+                        N_BASES * N_LEVELS);
+    tcase_add_loop_test(add_case(s, "chunks"), prompts_in_small_chunks_give_the_same_answers, 0,
+                        N_BASES * N_LEVELS);
+    tcase_add_loop_test(add_case(s, "batch"), a_row_does_not_depend_on_its_batch, 0,
+                        N_BASES * N_LEVELS);
+    tcase_add_loop_test(add_case(s, "precision"),
+                        other_precisions_come_near_and_keep_rows_apart_from_their_batch, 0,
                         2 * N_BASES);
-    suite_add_tcase(s, t);
     return s;
 }
