@@ -40,7 +40,7 @@ def main():
     work = [(s, c) for s in wanted for c in LONG.get(s, (None,))]
     work.sort(key=lambda w: w[0] not in LONG)
     n_checks, failed = 0, []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for what, (rc, n, text) in zip(work, pool.map(lambda w: run(program, *w), work)):
             n_checks += n
             for line in text.split("\n"):
