@@ -7,6 +7,7 @@ import os
 import socket
 import tarfile
 import tempfile
+import time
 import zipfile
 
 from tests.support.peftd import Process, files_of, multipart
@@ -91,6 +92,14 @@ class Server(Process):
         with self.raw(timeout) as c:
             c.sendall(data)
             return b"".join(iter(lambda: c.recv(65536), b""))
+
+    def tokens_in(self, seconds):
+        """About as many tokens as the base makes within some seconds, here and now: the context must have room for them."""
+        body = {"task": "base", "input": "x", "parameters": {"max_tokens": 1000, "ignore_eos": True}}
+        begin = time.monotonic()
+        if self.infer(body).status != 200:
+            raise AssertionError("the base does not generate")
+        return min(int(1000 * seconds / (time.monotonic() - begin)), 12000)
 
     def metrics(self):
         """{"name{labels}": value}."""

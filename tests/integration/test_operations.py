@@ -144,11 +144,12 @@ class Operations(unittest.TestCase):
 
 class Life(unittest.TestCase):
     def test_sigterm_finishes_what_runs_and_exits_0(self):
-        with Server("llama", "--context-max", "4096") as s:
+        with Server("llama", "--context-max", "20000", "--kv-bytes", "1GiB") as s:
+            n = s.tokens_in(3)
             conn = s.connect()
             conn.request("POST", "/v1/infer", json.dumps(
                 {"task": "base", "input": "x",
-                 "parameters": {"max_tokens": 1500, "ignore_eos": True}}),
+                 "parameters": {"max_tokens": n, "ignore_eos": True}}),
                 {"Content-Type": "application/json"})
             s.wait_until(lambda: s.metrics()["vllm:num_requests_running"] == 1)
             s.process.send_signal(signal.SIGTERM)
@@ -160,7 +161,7 @@ class Life(unittest.TestCase):
             self.assertEqual(a.headers["Retry-After"], "1")
             r = conn.getresponse()
             self.assertEqual(r.status, 200)
-            self.assertEqual(json.loads(r.read())["usage"]["completion_tokens"], 1500)
+            self.assertEqual(json.loads(r.read())["usage"]["completion_tokens"], n)
             conn.close()
             self.assertEqual(s.process.wait(20), 0)
 

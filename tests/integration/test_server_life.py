@@ -43,10 +43,11 @@ class Full(unittest.TestCase):
                 c.close()
 
     def test_the_admin_port_says_that_the_server_drains(self):
-        with Server("llama", "--context-max", "4096", "--admin-listen", "127.0.0.1:0") as s:
+        with Server("llama", "--context-max", "20000", "--kv-bytes", "1GiB", "--admin-listen", "127.0.0.1:0") as s:
+            n = s.tokens_in(3)
             conn = s.connect()
             conn.request("POST", "/v1/infer", json.dumps(
-                {"task": "base", "input": "x", "parameters": {"max_tokens": 1500, "ignore_eos": True}}))
+                {"task": "base", "input": "x", "parameters": {"max_tokens": n, "ignore_eos": True}}))
             s.wait_until(lambda: s.metrics()["vllm:num_requests_running"] == 1)
             s.process.send_signal(signal.SIGTERM)
             s.wait_until(lambda: admin(s, "/readyz").status == 503)
@@ -66,10 +67,12 @@ class Full(unittest.TestCase):
                 c.close()
 
     def test_a_connection_that_waits_for_its_answer_makes_no_room(self):
-        with Server("llama", "--context-max", "4096", "--max-connections", "2", "--http-threads", "1") as s:
+        with Server("llama", "--context-max", "20000", "--kv-bytes", "1GiB", "--max-connections", "2", "--http-threads",
+                    "1") as s:
+            n = s.tokens_in(2)
             conn = s.connect()
             conn.request("POST", "/v1/infer", json.dumps(
-                {"task": "base", "input": "x", "parameters": {"max_tokens": 2500, "ignore_eos": True}}))
+                {"task": "base", "input": "x", "parameters": {"max_tokens": n, "ignore_eos": True}}))
             idle = [s.raw() for _ in range(4)]
             self.assertEqual(s.request("GET", "/healthz").status, 200)
             self.assertEqual(conn.getresponse().status, 200)
