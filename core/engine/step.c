@@ -744,6 +744,15 @@ static void count_step(struct engine *e, uint32_t n_rows, double seconds)
         s->step_rows_bucket[bucket(n_rows, 1.0)]++;
         s->step_tasks_bucket[bucket((double)n_tasks, 1.0)]++;
     }
+    core_unlock(&e->synced_data.lock);
+}
+
+/* Before a step too: whoever has got a job's first token finds the job counted. */
+static void count_held(struct engine *e)
+{
+    struct engine_stats *s = &e->synced_data.stats;
+
+    core_lock(&e->synced_data.lock);
     s->n_running = e->thread_data.n_active;
     s->kv_blocks_total = e->thread_data.kv.n_blocks;
     s->kv_blocks_used = e->thread_data.kv.n_blocks - e->thread_data.kv.n_free;
@@ -761,6 +770,7 @@ void engine__step(struct engine *e)
         follow_twin(e, i);
     share_blocks(e);
     n_rows = choose_slots(e);
+    count_held(e);
     if (n_rows) {
         sort_slots(e->thread_data.slot, e->thread_data.n_slots);
         fill_batch(e);
@@ -782,4 +792,5 @@ void engine__step(struct engine *e)
     else if (n_rows)
         e->thread_data.own_ns = 0, e->thread_data.full_ns = ns;
     count_step(e, n_rows, (double)ns * 1e-9);
+    count_held(e);
 }

@@ -448,6 +448,16 @@ class Decoder(unittest.TestCase):
         self.assertEqual(json.loads(last)["error"]["code"], "timeout")
         self.assertEqual(done, "[DONE]")
 
+    def test_who_has_the_first_token_is_counted_as_running(self):
+        for _ in range(20):
+            conn = self.s.connect()
+            conn.request("POST", "/v1/infer", json.dumps(
+                {"task": "base", "input": "x", "stream": True, "parameters": {"max_tokens": ENDLESS, "ignore_eos": True}}))
+            conn.getresponse().read1(100)
+            self.assertEqual(self.s.metrics()["vllm:num_requests_running"], 1)
+            conn.close()
+            self.s.wait_until(lambda: self.s.metrics()["vllm:num_requests_running"] == 0)
+
     def test_pieces_arrive_while_the_rest_is_made(self):
         conn = self.s.connect()
         conn.request("POST", "/v1/infer", json.dumps(
