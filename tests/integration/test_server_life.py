@@ -24,9 +24,14 @@ def admin(server, path):
     return Answer(int(head[9:12]), None, body)
 
 
-def long_call():
-    """100 MB: more seconds of encoding than the drain and the time for last words are."""
-    return json.dumps({"task": "base", "inputs": ["a " * 20000] * 2500, "parameters": {"truncate": True}}).encode()
+def long_call(s):
+    """Six seconds of encoding here and now, twice the drain and the time for last words; 100 MB at most."""
+    def call(n):
+        return json.dumps({"task": "base", "inputs": ["a " * 20000] * n, "parameters": {"truncate": True}}).encode()
+    begin = time.monotonic()
+    if s.infer(call(50)).status != 200:
+        raise AssertionError("the call is not one")
+    return call(min(int(6 * 50 / (time.monotonic() - begin)), 2500))
 
 
 class Full(unittest.TestCase):
@@ -85,7 +90,7 @@ class End(unittest.TestCase):
     def end(self, *, leaves):
         s = Server("bert", "--drain-seconds", "1", "--max-body-bytes", "128MiB", "--max-items", "4096")
         self.addCleanup(s.close)
-        body = long_call()
+        body = long_call(s)
         c = s.raw(30)
         c.sendall(b"POST /v1/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         time.sleep(0.5)  # it is being parsed or encoded now
