@@ -161,12 +161,13 @@ def configs():
         "a pattern without end": changed(alpha_pattern={"(a|a?)+" * 9 + "b": 1, "(.*)*" * 9 + "c": 1}),
         "not JSON": text(b"r = 5"), "an array": text(b"[]"), "not UTF-8": text(whole[:-1] + b', "x": "\xc3\x28"}'),
         "10000 deep": text(b'{"a":' * 10000 + b"1" + b"}" * 10000),
-        "a number that is too large": text(whole[:-1] + b', "x": 1e999}'),
+        "a number that is too large": text(whole[:-1] + b', "lora_alpha": 1e999}'),
+        "DoRA without its vectors": changed(use_dora=True),
         "a NUL": text(whole + b"\0"),
     }
     for name, one in bad.items():
         yield f"config: {name}", one, "adapter_invalid"
-    for name, one in {"a new method": changed(peft_type="TELEPATHY"), "DoRA": changed(use_dora=True)}.items():
+    for name, one in {"a new method": changed(peft_type="TELEPATHY"), "QA-LoRA": changed(use_qalora=True)}.items():
         yield f"config: {name}", one, "adapter_unsupported"
     yield "no config", {WEIGHTS: files[WEIGHTS]}, "adapter_invalid"
     yield "no weights", {CONFIG: files[CONFIG]}, "adapter_invalid"

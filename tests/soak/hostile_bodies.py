@@ -57,7 +57,8 @@ def forms():
     for content_type in types:
         yield f"a form of {content_type[:60]}", part("a"), content_type, 400, "bad_field"
     yield "a form without parts", end, FORM, 422, "adapter_invalid"
-    for content_type in ("application/json", "text/html", "multipart/mixed; boundary=B", "x" * 1000, "/"):
+    yield "an upload of a form as JSON", part("a") + end, "application/json", 400, "bad_json"
+    for content_type in ("text/html", "multipart/mixed; boundary=B", "x" * 1000, "/"):
         yield f"an upload of {content_type[:40]}", part("a") + end, content_type, 415, "unsupported_media_type"
 
 
