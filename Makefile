@@ -158,7 +158,8 @@ FUZZ_OBJ := $(patsubst %.c,build/fuzz/%.o,$(CORE) $(STORE) $(SERVER))
 build/fuzz/%.o: %.c | build/.deps-build build/.deps-fuzz
 	@mkdir -p $(@D)
 	clang-14 $(FUZZ_FLAGS) $(FLAGS_FILE) -MMD -MP -c $< -o $@
-build/fuzz/core/kern/%.o: FLAGS_FILE += -ffp-contract=off
+# Kernels read no file, and clang takes minutes and gigabytes to instrument their unrolled loops.
+build/fuzz/core/kern/%.o: FLAGS_FILE += -ffp-contract=off -fno-sanitize=fuzzer-no-link,address,undefined
 $(foreach l,$(KERN_LEVELS),$(eval build/fuzz/core/kern/kern_$(l).o: FLAGS_FILE += $$(ISA_$(l))))
 build/fuzz/gen/assets.o: build/gen/assets.c server/assets.h | build/.deps-fuzz
 	@mkdir -p $(@D)
