@@ -97,4 +97,20 @@ static inline bool same_bits(const float *a, const float *b, size_t n)
     return memcmp(a, b, n * sizeof(*a)) == 0;
 }
 
+/* Scales and minima of a quantised panel that are finite, over whatever its bytes were. */
+static inline void panel_finite(const struct kern_panel *p, uint8_t *b, size_t n_k)
+{
+    for (size_t k = 0; k < n_k; k += p->group, b += kern_panel_bytes(p, p->group)) {
+        for (size_t i = 0; i < KERN_PANEL * (p->has_min ? 2u : 1u); i++) {
+            const float v = sample(k * 3 + i, 9) / 16.0f;
+            const uint16_t h = tensor_f32_to_f16(v);
+
+            if (p->is_f16)
+                memcpy(b + 2 * i, &h, 2);
+            else
+                memcpy(b + 4 * i, &v, 4);
+        }
+    }
+}
+
 #endif

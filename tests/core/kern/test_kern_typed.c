@@ -33,17 +33,7 @@ static struct guarded panel_new(const struct kern_panel *p, size_t n_k)
     }
     for (size_t i = 0; i < n_bytes; i++)
         b[i] = i % 7 == 0 ? 0 : i % 5 == 0 ? 255 : (uint8_t)((i + 1) * 2654435761u >> 15);
-    for (size_t k = 0; k < n_k; k += p->group, b += kern_panel_bytes(p, p->group)) {
-        for (size_t i = 0; i < KERN_PANEL * (p->has_min ? 2u : 1u); i++) {
-            const float v = sample(k * 3 + i, 9) / 16.0f;
-            const uint16_t h = tensor_f32_to_f16(v);
-
-            if (p->is_f16)
-                memcpy(b + 2 * i, &h, 2);
-            else
-                memcpy(b + 4 * i, &v, 4);
-        }
-    }
+    panel_finite(p, b, n_k);
     return g;
 }
 

@@ -6,52 +6,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/base/buf.h"
 #include "core/base/err.h"
 #include "core/base/file.h"
 #include "core/weights/weights.h"
 #include "tests/support/golden.h"
+#include "tests/support/temp_dir.h"
 
 Suite *folders_suite(void);
 
 #define BASES "tests/golden/bases/"
-
-static char dir[64];
-
-static void make_dir(void)
-{
-    strcpy(dir, P_tmpdir "/test_folders_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
-}
-
-static void remove_dir(void)
-{
-    DIR *d = opendir(dir);
-    struct dirent *e;
-    char path[512];
-
-    while ((e = readdir(d))) {
-        snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
-        if (e->d_name[0] != '.')
-            unlink(path);
-    }
-    closedir(d);
-    rmdir(dir);
-}
-
-static void write_file(const char *name, const void *bytes, size_t n)
-{
-    char path[512];
-    FILE *f;
-
-    snprintf(path, sizeof(path), "%s/%s", dir, name);
-    f = fopen(path, "wb");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_uint_eq(fwrite(bytes, 1, n, f), n);
-    fclose(f);
-}
 
 /* All files of a base but its weights. */
 static void copy_texts(const char *base)
@@ -70,7 +35,7 @@ static void copy_texts(const char *base)
             continue;
         snprintf(path, sizeof(path), BASES "%s/%.200s", base, e->d_name);
         ck_assert_int_eq(core_map_open(&map, path, NULL), 0);
-        write_file(e->d_name, map.bytes, map.n_bytes);
+        temp_dir_write(e->d_name, map.bytes, map.n_bytes);
         core_map_release(&map);
     }
     closedir(d);
@@ -83,7 +48,7 @@ static void edit(const char *name, const char *from, const char *to)
     struct core_buf out = {0};
     char path[512], *text, *at;
 
-    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    snprintf(path, sizeof(path), "%s/%s", temp_dir, name);
     ck_assert_int_eq(core_map_open(&map, path, NULL), 0);
     text = strndup(map.bytes, map.n_bytes);
     core_map_release(&map);
@@ -92,7 +57,7 @@ static void edit(const char *name, const char *from, const char *to)
     core_buf_add(&out, text, (size_t)(at - text));
     core_buf_str(&out, to);
     core_buf_str(&out, at + strlen(from));
-    write_file(name, out.p, out.n);
+    temp_dir_write(name, out.p, out.n);
     core_buf_release(&out);
     free(text);
 }
@@ -137,7 +102,7 @@ static void write_weights(const char *base, rewrite *as)
     core_buf_add(&all, &n_head, 8);
     core_buf_add(&all, w.head.p, w.head.n);
     core_buf_add(&all, w.data.p, w.data.n);
-    write_file("model.safetensors", all.p, all.n);
+    temp_dir_write("model.safetensors", all.p, all.n);
     core_buf_release(&w.head);
     core_buf_release(&w.data);
     core_buf_release(&all);
@@ -321,7 +286,7 @@ static void answers_like(const char *base)
 
     snprintf(path, sizeof(path), BASES "%s", base);
     answer(path, &want);
-    answer(dir, &got);
+    answer(temp_dir, &got);
     ck_assert_uint_eq(got.n_rows, want.n_rows);
     ck_assert_uint_eq(got.n_cols, want.n_cols);
     ck_assert_uint_gt(got.n_cols, 1);
@@ -387,7 +352,7 @@ START_TEST(a_head_that_differs_from_the_embedding_is_not_tied)
     edit("config.json", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
     write_weights("llama-untied", as_it_is);
     answers_like("llama-untied");
-    ck_assert_msg(model_open(&m, dir, NULL, &err) == 0, "%s", err.msg);
+    ck_assert_msg(model_open(&m, temp_dir, NULL, &err) == 0, "%s", err.msg);
     ck_assert(!model_config(m)->is_tied);
     model_close(&m);
 }
@@ -407,7 +372,7 @@ START_TEST(an_old_name_beside_the_new_one_is_refused)
 
     copy_texts("bert");
     write_weights("bert", with_both_names);
-    ck_assert_int_eq(model_open(&m, dir, NULL, &err), CORE_E_ADAPTER_INVALID);
+    ck_assert_int_eq(model_open(&m, temp_dir, NULL, &err), CORE_E_ADAPTER_INVALID);
     ck_assert_ptr_nonnull(strstr(err.msg, "embeddings.LayerNorm.weight is stored twice"));
 }
 END_TEST
@@ -465,7 +430,7 @@ START_TEST(such_a_number_where_one_is_read_is_refused_by_its_key)
         copy_texts("bert");
         write_weights("bert", as_it_is);
         edit("config.json", bad[i].from, bad[i].to);
-        ck_assert_int_eq(model_open(&m, dir, NULL, &err), CORE_E_ADAPTER_INVALID);
+        ck_assert_int_eq(model_open(&m, temp_dir, NULL, &err), CORE_E_ADAPTER_INVALID);
         ck_assert_str_eq(err.param, bad[i].param);
     }
 }
@@ -476,7 +441,7 @@ Suite *folders_suite(void)
     Suite *s = suite_create("core/model/folders");
     TCase *t = tcase_create("all");
 
-    tcase_add_checked_fixture(t, make_dir, remove_dir);
+    tcase_add_checked_fixture(t, temp_dir_make, temp_dir_remove);
     tcase_add_loop_test(t, a_base_under_other_names_answers_as_before, 0,
                         sizeof(habits) / sizeof(habits[0]));
     tcase_add_test(t, a_head_that_differs_from_the_embedding_is_not_tied);

@@ -8,44 +8,25 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/base/buf.h"
 #include "core/base/err.h"
 #include "core/base/file.h"
 #include "core/model/model.h"
+#include "tests/support/temp_dir.h"
 
 Suite *model_refused_suite(void);
 
-static char dir[64];
-static char made[3][128]; /* paths */
-static unsigned n_made;
-
-static void make_dir(void)
-{
-    strcpy(dir, P_tmpdir "/test_model_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
-    n_made = 0;
-}
-
-static void remove_dir(void)
-{
-    while (n_made > 0)
-        unlink(made[--n_made]);
-    rmdir(dir);
-}
-
-/* Writes head and tail to dir/name; returns its path. */
+/* Writes head and tail to a file of the folder; returns its path, until the next call. */
 static const char *write_file(const char *name, const void *head, size_t n_head, const void *tail,
                               size_t n_tail)
 {
-    char *path = made[n_made++];
-    FILE *f;
+    struct core_buf all = {0};
 
-    snprintf(path, sizeof(made[0]), "%s/%s", dir, name);
-    f = fopen(path, "wb");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_uint_eq(fwrite(head, 1, n_head, f), n_head);
-    ck_assert_uint_eq(fwrite(tail, 1, n_tail, f), n_tail);
-    fclose(f);
-    return path;
+    core_buf_add(&all, head, n_head);
+    core_buf_add(&all, tail, n_tail);
+    temp_dir_write(name, all.p, all.n);
+    core_buf_release(&all);
+    return temp_dir_path(name);
 }
 
 /* `text` with the first `from` replaced; owned by the caller (free). */
@@ -107,7 +88,7 @@ static void require_refusal(const char *path, int code, const char *param, const
     ck_assert_ptr_null(m);
     ck_assert_msg(strstr(err.msg, text) != NULL, "got '%s', expected '%s' in it", err.msg, text);
     ck_assert_msg(strcmp(err.param, param) == 0, "got param '%s', expected '%s'", err.param, param);
-    ck_assert_msg(strstr(err.msg, dir) == NULL, "a path of the server is in '%s'", err.msg);
+    ck_assert_msg(strstr(err.msg, temp_dir) == NULL, "a path of the server is in '%s'", err.msg);
 }
 
 #define CONFIG "config.json"
@@ -294,7 +275,7 @@ static const struct {
 START_TEST(what_cannot_be_computed_is_refused_by_name)
 {
     write_base(cases[_i].base, cases[_i].file, cases[_i].from, cases[_i].to);
-    require_refusal(dir, cases[_i].code, cases[_i].param, cases[_i].text);
+    require_refusal(temp_dir, cases[_i].code, cases[_i].param, cases[_i].text);
 }
 END_TEST
 
@@ -304,7 +285,7 @@ START_TEST(an_unchanged_copy_opens)
     struct model *m = NULL;
 
     write_base(_i ? "llama" : "bert", CONFIG, "{", "{");
-    ck_assert_msg(model_open(&m, dir, NULL, &err) == 0, "%s", err.msg);
+    ck_assert_msg(model_open(&m, temp_dir, NULL, &err) == 0, "%s", err.msg);
     model_close(&m);
 }
 END_TEST
@@ -316,7 +297,7 @@ START_TEST(an_activation_of_null_is_the_default)
     struct model *m = NULL;
 
     write_base(_i ? "llama" : "bert", CONFIG, _i ? "\"silu\"" : "\"gelu\"", "null");
-    ck_assert_msg(model_open(&m, dir, NULL, &err) == 0, "%s", err.msg);
+    ck_assert_msg(model_open(&m, temp_dir, NULL, &err) == 0, "%s", err.msg);
     ck_assert_int_eq(model_config(m)->act, _i ? KERN_ACT_SILU : KERN_ACT_GELU);
     model_close(&m);
 }
@@ -325,10 +306,10 @@ END_TEST
 START_TEST(a_folder_without_a_configuration_or_weights_is_refused)
 {
     write_base("bert", CONFIG, "{", "{");
-    unlink(made[0]);
-    require_refusal(dir, INVALID, "", "config.json");
-    unlink(made[1]);
-    require_refusal(dir, INVALID, "", "");
+    unlink(temp_dir_path("config.json"));
+    require_refusal(temp_dir, INVALID, "", "config.json");
+    unlink(temp_dir_path("model.safetensors"));
+    require_refusal(temp_dir, INVALID, "", "");
 }
 END_TEST
 
@@ -408,7 +389,7 @@ Suite *model_refused_suite(void)
     Suite *s = suite_create("model_refused");
     TCase *t = tcase_create("model");
 
-    tcase_add_checked_fixture(t, make_dir, remove_dir);
+    tcase_add_checked_fixture(t, temp_dir_make, temp_dir_remove);
     tcase_add_loop_test(t, an_unchanged_copy_opens, 0, 2);
     tcase_add_loop_test(t, what_cannot_be_computed_is_refused_by_name, 0,
                         (int)(sizeof(cases) / sizeof(cases[0])));

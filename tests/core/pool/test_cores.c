@@ -1,46 +1,15 @@
 /* tests/core/pool/test_cores.c - cores and quotas of machines that are folders. */
 #include <check.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "core/pool/cores.h"
+#include "tests/support/temp_dir.h"
 
-static char root[64];
-
-static void setup(void)
-{
-    strcpy(root, "/tmp/peftd-cores-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(root));
-}
-
-static void teardown(void)
-{
-    char command[96];
-
-    snprintf(command, sizeof(command), "rm -rf %s", root);
-    ck_assert_int_eq(system(command), 0);
-}
-
-/* Writes root/path and the folders above it. */
 static void file(const char *path, const char *text)
 {
-    char full[512];
-    FILE *f;
-
-    snprintf(full, sizeof(full), "%s/%s", root, path);
-    for (char *p = full + strlen(root) + 1; (p = strchr(p, '/')); p++) {
-        *p = '\0';
-        ck_assert(mkdir(full, 0700) == 0 || errno == EEXIST);
-        *p = '/';
-    }
-    f = fopen(full, "w");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fputs(text, f), 0);
-    ck_assert_int_eq(fclose(f), 0);
+    temp_dir_write(path, text, strlen(text));
 }
 
 static void siblings(unsigned cpu, const char *list)
@@ -60,7 +29,7 @@ static struct pool_cores cores(unsigned first, unsigned n)
     CPU_ZERO(&set);
     for (unsigned i = 0; i < n; i++)
         CPU_SET(first + i, &set);
-    pool_cores_read(&c, root, &set);
+    pool_cores_read(&c, temp_dir, &set);
     return c;
 }
 
@@ -199,7 +168,7 @@ Suite *cores_suite(void)
     Suite *s = suite_create("cores");
     TCase *tc = tcase_create("cores");
 
-    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_checked_fixture(tc, temp_dir_make, temp_dir_remove);
     tcase_add_test(tc, without_files_every_cpu_is_a_core);
     tcase_add_test(tc, hyper_threads_share_a_core);
     tcase_add_test(tc, siblings_may_be_a_range);

@@ -3,6 +3,7 @@
 
 #include "tests/core/tok/tok_test.h"
 #include "tests/core/weights/damage.h"
+#include "tests/support/temp_dir.h"
 
 Suite *tok_files_suite(void);
 
@@ -48,46 +49,34 @@ START_TEST(older_files_give_what_tokenizer_json_gives)
 }
 END_TEST
 
-static void write_file(const char *folder, const char *name, const char *text)
+static void write_text(const char *name, const char *text)
 {
-    char path[512];
-    FILE *f;
-
-    snprintf(path, sizeof(path), "%s/%s", folder, name);
-    f = fopen(path, "w");
-    ck_assert_ptr_nonnull(f);
-    fputs(text, f);
-    fclose(f);
+    temp_dir_write(name, text, strlen(text));
 }
 
 START_TEST(tokenizer_config_says_whether_vocab_txt_is_cased)
 {
-    char folder[] = "/tmp/tok_files_XXXXXX", path[512];
     struct core_err err = {0};
     struct tok *tok;
 
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    ck_assert_int_eq(tok_open_path(&tok, folder, NULL, &err), CORE_E_NO_TOKENIZER);
-    write_file(folder, "vocab.txt", "[UNK]\r\n[CLS]\n[SEP]\nA\na\nä\nÄ");
-    tok = open_tok(folder);
+    temp_dir_make();
+    ck_assert_int_eq(tok_open_path(&tok, temp_dir, NULL, &err), CORE_E_NO_TOKENIZER);
+    write_text("vocab.txt", "[UNK]\r\n[CLS]\n[SEP]\nA\na\nä\nÄ");
+    tok = open_tok(temp_dir);
     assert_encodes(tok, "A Ä", "1[0,0] 4[0,1] 4[2,3] 2[0,0]");
     tok_close(&tok);
-    write_file(folder, "tokenizer_config.json", "{\"do_lower_case\": false}");
-    tok = open_tok(folder);
+    write_text("tokenizer_config.json", "{\"do_lower_case\": false}");
+    tok = open_tok(temp_dir);
     assert_encodes(tok, "A Ä", "1[0,0] 3[0,1] 6[2,3] 2[0,0]");
     tok_close(&tok);
-    write_file(folder, "tokenizer_config.json", "{\"strip_accents\": false}");
-    tok = open_tok(folder);
+    write_text("tokenizer_config.json", "{\"strip_accents\": false}");
+    tok = open_tok(temp_dir);
     assert_encodes(tok, "A Ä", "1[0,0] 4[0,1] 5[2,3] 2[0,0]");
     tok_close(&tok);
-    write_file(folder, "tokenizer_config.json", "[");
+    write_text("tokenizer_config.json", "[");
     memset(&err, 0, sizeof(err));
-    ck_assert_int_eq(tok_open_path(&tok, folder, NULL, &err), CORE_E_ADAPTER_INVALID);
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof(path), "%s/%s", folder, i ? "vocab.txt" : "tokenizer_config.json");
-        unlink(path);
-    }
-    rmdir(folder);
+    ck_assert_int_eq(tok_open_path(&tok, temp_dir, NULL, &err), CORE_E_ADAPTER_INVALID);
+    temp_dir_remove();
 }
 END_TEST
 

@@ -1,53 +1,16 @@
 /* tests/core/weights/test_weights.c - the promises of core/weights/weights.h, one sentence a test.
  */
-#include <dirent.h>
-#include <unistd.h>
-
 #include "tests/core/weights/golden.h"
+#include "tests/support/temp_dir.h"
 
 Suite *weights_suite(void);
-
-static char dir[64];
-
-static void make_dir(void)
-{
-    strcpy(dir, P_tmpdir "/test_weights_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
-}
-
-static void remove_dir(void)
-{
-    DIR *d = opendir(dir);
-    struct dirent *e;
-    char path[512];
-
-    while ((e = readdir(d))) {
-        snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
-        if (e->d_name[0] != '.')
-            unlink(path);
-    }
-    closedir(d);
-    rmdir(dir);
-}
-
-static void write_file(const char *name, const void *bytes, size_t n)
-{
-    char path[512];
-    FILE *f;
-
-    snprintf(path, sizeof(path), "%s/%s", dir, name);
-    f = fopen(path, "wb");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_uint_eq(fwrite(bytes, 1, n, f), n);
-    fclose(f);
-}
 
 static void copy_golden(const char *golden, const char *name)
 {
     size_t n;
     uint8_t *bytes = golden_bytes(golden, &n);
 
-    write_file(name, bytes, n);
+    temp_dir_write(name, bytes, n);
     free(bytes);
 }
 
@@ -61,18 +24,18 @@ static void write_one(const char *file, const char *tensor)
 
     memset(bytes, 0, 8);
     bytes[0] = (char)n;
-    write_file(file, bytes, 8 + (size_t)n + 1);
+    temp_dir_write(file, bytes, 8 + (size_t)n + 1);
 }
 
 static void write_index(const char *text)
 {
-    write_file("model.safetensors.index.json", text, strlen(text));
+    temp_dir_write("model.safetensors.index.json", text, strlen(text));
 }
 
 static int open_dir(struct core_err *err)
 {
     struct weights *w = NULL;
-    const int rc = weights_open(&w, dir, err);
+    const int rc = weights_open(&w, temp_dir, err);
 
     ck_assert((rc == 0) == (w != NULL));
     if (w)
@@ -120,7 +83,7 @@ START_TEST(a_folder_of_torch_files_opens_whatever_torch_wrote_them)
     struct core_err err = {0};
 
     copy_golden(file[_i], "pytorch_model.bin");
-    ck_assert_msg(weights_open(&w, dir, &err) == 0, "%s", err.msg);
+    ck_assert_msg(weights_open(&w, temp_dir, &err) == 0, "%s", err.msg);
     ck_assert_uint_eq(weights_tensors(w)->n, 9);
     ck_assert(tensor_is(tensor_list_find(weights_tensors(w), "0.weight"), 2, 4, 3));
     weights_close(&w);
@@ -184,7 +147,7 @@ START_TEST(a_folder_of_a_torch_file_opens)
     struct tensor_list l;
 
     copy_golden("views.bin", "pytorch_model.bin");
-    ck_assert_msg(weights_open(&w, dir, &err) == 0, "%s", err.msg);
+    ck_assert_msg(weights_open(&w, temp_dir, &err) == 0, "%s", err.msg);
     l = *weights_tensors(w);
     assert_as_expected("views.bin", &l);
     weights_close(&w);
@@ -198,7 +161,7 @@ START_TEST(a_folder_of_torch_shards_opens)
 
     copy_golden("views.bin", "1.bin");
     copy_golden("module.bin", "2.bin");
-    write_file("pytorch_model.bin.index.json", index, sizeof(index) - 1);
+    temp_dir_write("pytorch_model.bin.index.json", index, sizeof(index) - 1);
     ck_assert_msg(open_dir(&err) == 0, "%s", err.msg);
 }
 END_TEST
@@ -207,7 +170,7 @@ START_TEST(safetensors_win_over_torch)
 {
     struct core_err err = {0};
 
-    write_file("pytorch_model.bin", "damaged", 7);
+    temp_dir_write("pytorch_model.bin", "damaged", 7);
     write_one("model.safetensors", "a");
     ck_assert_msg(open_dir(&err) == 0, "%s", err.msg);
 }
@@ -249,7 +212,7 @@ START_TEST(an_index_names_plain_files_that_hold_its_tensors)
     rc = open_dir(&err);
     ck_assert_msg(rc == indexes[_i].rc, "%s: rc %d, %s", indexes[_i].index, rc, err.msg);
     ck_assert_msg(strstr(err.msg, indexes[_i].says), "%s: %s", indexes[_i].index, err.msg);
-    ck_assert_msg(!strstr(err.msg, dir), "a path: %s", err.msg);
+    ck_assert_msg(!strstr(err.msg, temp_dir), "a path: %s", err.msg);
 }
 END_TEST
 
@@ -276,23 +239,23 @@ START_TEST(what_is_no_checkpoint_is_refused_without_its_path)
     char path[128];
 
     ck_assert_int_eq(open_dir(&err), CORE_E_ADAPTER_INVALID);
-    ck_assert(strstr(err.msg, "holds no model.safetensors") && !strstr(err.msg, dir));
+    ck_assert(strstr(err.msg, "holds no model.safetensors") && !strstr(err.msg, temp_dir));
 
-    write_file("x.gguf", "GGML", 4);
-    snprintf(path, sizeof(path), "%s/x.gguf", dir);
+    temp_dir_write("x.gguf", "GGML", 4);
+    snprintf(path, sizeof(path), "%s/x.gguf", temp_dir);
     err = (struct core_err){0};
     ck_assert_int_eq(weights_open(&w, path, &err), CORE_E_ADAPTER_INVALID);
     ck_assert_str_eq(err.msg, "not a GGUF file");
 
-    write_file("x.gguf", "", 0);
+    temp_dir_write("x.gguf", "", 0);
     ck_assert_int_eq(weights_open(&w, path, NULL), CORE_E_ADAPTER_INVALID);
 
-    snprintf(path, sizeof(path), "%s/none", dir);
+    snprintf(path, sizeof(path), "%s/none", temp_dir);
     err = (struct core_err){0};
     ck_assert_int_eq(weights_open(&w, path, &err), CORE_E_STORE_UNAVAILABLE);
-    ck_assert(!strstr(err.msg, dir));
+    ck_assert(!strstr(err.msg, temp_dir));
 
-    write_file("model.safetensors", "", 0);
+    temp_dir_write("model.safetensors", "", 0);
     ck_assert_int_eq(open_dir(NULL), CORE_E_ADAPTER_INVALID);
     ck_assert_ptr_null(w);
 }
@@ -331,7 +294,7 @@ Suite *weights_suite(void)
     suite_add_tcase(s, t);
 
     t = tcase_create("folders");
-    tcase_add_checked_fixture(t, make_dir, remove_dir);
+    tcase_add_checked_fixture(t, temp_dir_make, temp_dir_remove);
     tcase_add_loop_test(t, a_folder_of_torch_files_opens_whatever_torch_wrote_them, 0, 2);
     tcase_add_test(t, a_folder_of_a_torch_file_opens);
     tcase_add_test(t, a_folder_of_torch_shards_opens);
