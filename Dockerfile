@@ -12,7 +12,7 @@ FROM debian:12-slim
 # The user has a number, so that an orchestrator can see that it is not root; a new volume
 # on /store takes over the owner of the folder in the image.
 RUN apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        libmicrohttpd12 libopenblas0-pthread libjansson4 libuv1 libpcre2-8-0 libutf8proc2 \
+        libmicrohttpd12 libgnutls30 libopenblas0-pthread libjansson4 libuv1 libpcre2-8-0 libutf8proc2 \
         libarchive13 libssl3 zlib1g \
     && rm -rf /var/lib/apt/lists/* \
     && install -d -o 10001 -g 10001 /store && install -d /models

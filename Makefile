@@ -19,7 +19,7 @@ FLAGS_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefine
 FLAGS_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
 CFLAGS = -std=gnu11 -D_GNU_SOURCE= -I. -pthread $(WARN) $(FLAGS_$(VARIANT)) $(FLAGS_FILE)
 LDFLAGS = -pthread $(filter -fsanitize=%,$(FLAGS_$(VARIANT)))
-LIBS := -lmicrohttpd -luv -larchive -lcrypto -lz -ljansson -lpcre2-8 -lutf8proc -lopenblas -lm
+LIBS := -lmicrohttpd -lgnutls -luv -larchive -lcrypto -lz -ljansson -lpcre2-8 -lutf8proc -lopenblas -lm
 
 CORE := $(wildcard core/*/*.c)
 STORE := $(wildcard adapters_store/*.c)

@@ -51,6 +51,9 @@ struct core_err;
     X(SECONDS, client_timeout, "30", 1, 1e6, "SECONDS", "silence of a client until it is cut")     \
     X(SECONDS, drain_seconds, "30", 0, 1e6, "SECONDS", "for running calls after SIGTERM")          \
     X(TEXT, auth, "", 0, 0, "FILE", "keys, see peftd key; without it everybody may do all")        \
+    X(TEXT, tls_cert, "", 0, 0, "FILE", "certificate and its chain (PEM): --listen speaks TLS")    \
+    X(TEXT, tls_key, "", 0, 0, "FILE", "key of --tls-cert (PEM)")                                  \
+    X(TEXT, tls_client_ca, "", 0, 0, "FILE", "only clients with a certificate of these (PEM)")     \
     X(CHOICE, metrics_access, "open", 0, 0, "open|read", "with --auth: who may see /metrics")      \
     X(TEXT, cors_origin, "", 0, 0, "ORIGINS", "pages that may read answers, or *; see CORS")       \
     X(COUNT, metrics_tasks, "100", 1, 100000, "N", "busiest tasks with series of their own")       \

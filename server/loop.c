@@ -15,6 +15,7 @@
 #include "core/base/log.h"
 #include "server/auth.h"
 #include "server/metrics.h"
+#include "server/http/tls.h"
 #include "server/http/watch.h"
 #include "server/request.h"
 #include "server/srv.h"
@@ -188,14 +189,23 @@ static void on_term(uv_signal_t *sig, int signum)
 }
 
 /* What files have changed is read again; a fault in one leaves what was read before. */
-static void reread_keys(struct srv *s)
+static void reread_files(struct srv *s)
 {
     struct core_err err = {0};
+    char words[512];
 
     if (s->auth && auth_reload(s->auth, &err) < 0)
         core_log(CORE_LOG_ERROR, "event=keys error=\"%s\"", err.msg);
     else if (s->auth)
         core_log(CORE_LOG_INFO, "event=keys");
+    if (!s->tls)
+        return;
+    if (http_tls_reload(s->tls, &err) < 0) {
+        core_log(CORE_LOG_ERROR, "event=tls error=\"%s\"", err.msg);
+        return;
+    }
+    http_tls_words(s->tls, words, sizeof(words));
+    core_log(CORE_LOG_INFO, "event=tls %s", words);
 }
 
 static void rescan(uv_work_t *work)
@@ -203,7 +213,7 @@ static void rescan(uv_work_t *work)
     struct srv_loop *l = work->data;
     struct core_err err = {0};
 
-    reread_keys(l->srv);
+    reread_files(l->srv);
     if (ads_store_rescan(l->srv->store, &err) < 0)
         core_log(CORE_LOG_ERROR, "event=rescan error=\"%s\"", err.msg);
     else

@@ -24,7 +24,8 @@ static const struct {
     {"serve", cmd_serve, "serve --model PATH [--store DIR] [--listen ADDR:PORT] [--name value ...]",
      "serve the model and its adapters over HTTP"},
     {"check", cmd_check, "check --model PATH ADAPTER...",
-     "compile each adapter (a folder or a tar) against the model; exit 1 if one fails"},
+     "compile each adapter (a folder or a tar) against the model, and read the files of TLS if\n"
+     "      --tls-cert is set; exit 1 if one fails"},
     {"diff", cmd_diff, "diff --base PATH --tuned PATH --out DIR",
      "write the smallest delta that makes a tuned checkpoint of its base", true},
     {"store", cmd_store, "store ls|verify|gc --store DIR", "look after a store without a server"},

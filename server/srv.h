@@ -23,6 +23,7 @@ struct delta;
 struct engine;
 struct executor;
 struct http_server;
+struct http_tls;
 struct metrics;
 struct model;
 struct srv_loop;
@@ -41,6 +42,7 @@ struct srv {
     struct metrics *metrics;   /* from the start */
     struct srv_loop *loop;
     struct http_server *http;
+    struct http_tls *tls;           /* certificates, from the start; NULL without --tls-cert */
     struct http_watch *watch;       /* from the start */
     struct http_watch *admin_watch; /* NULL without an admin port */
 

@@ -17,9 +17,9 @@ flock 9
 
 packages() {
     case $1 in
-    build) echo gcc make python3 libmicrohttpd-dev libopenblas-dev libjansson-dev libuv1-dev \
+    build) echo gcc make python3 libmicrohttpd-dev libgnutls28-dev libopenblas-dev libjansson-dev libuv1-dev \
         libpcre2-dev libutf8proc-dev libarchive-dev libssl-dev zlib1g-dev ;;
-    test) echo check python3 curl ;;
+    test) echo check python3 curl openssl ;;
     lint) echo clang-14 clang-format-14 clang-tidy-14 git python3 ;;
     fuzz) echo clang-14 libclang-rt-14-dev llvm-14 ;;
     demo) echo python3 curl ;;

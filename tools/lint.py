@@ -41,6 +41,9 @@ FAMILY_ELSEWHERE = {
 # A header and where it may be included; tests and benchmarks may include what they test.
 HOME = {
     "microhttpd.h": r"server/http/mhd\.[ch]$",
+    "gnutls/gnutls.h": r"server/http/(tls|guard)\.c$",
+    "gnutls/abstract.h": r"server/http/tls\.c$",
+    "gnutls/x509.h": r"server/http/tls\.c$",
     "uv.h": r"(server/loop|adapters_store/ads_loader)\.c$",
     "openssl/evp.h": r"(core/model/load|core/task/task_chat|adapters_store/ads_hash|server/auth)\.c$",
     "cblas.h": r"core/gemm/.*\.c$",

@@ -1,5 +1,5 @@
-/* server/cmd/check.c - peftd check: would the server take these adapters, and as what?
- * An adapter is a folder as a library saved it, or a tar of one. */
+/* server/cmd/check.c - peftd check: would the server take these adapters, and as what? And the
+ * files of TLS, if there are any? An adapter is a folder as a library saved it, or a tar of one. */
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +14,7 @@
 #include "server/api/infer.h"
 #include "server/cmd/cmd.h"
 #include "server/config.h"
+#include "server/http/tls.h"
 #include "server/http/upload.h"
 #include "server/srv.h"
 
@@ -120,12 +121,34 @@ static int check_one(const struct srv_config *cfg, const struct model *m, const 
     return rc;
 }
 
+static int check_tls(const struct srv_config *cfg, struct core_err *err)
+{
+    struct http_tls *tls = NULL;
+    char words[512];
+    int rc = http_tls_check(cfg, err);
+
+    if (rc == 0 && cfg->tls_cert[0])
+        rc = http_tls_new(&tls, cfg, err);
+    if (!tls)
+        return rc;
+    http_tls_words(tls, words, sizeof(words));
+    printf("tls: %s\n", words);
+    http_tls_free(&tls);
+    return rc;
+}
+
 int cmd_check(const struct srv_config *cfg, int argc, char **argv)
 {
     struct model *m = NULL;
     struct core_err err = {0};
     int status = 0;
 
+    if (check_tls(cfg, &err) < 0) {
+        fprintf(stderr, "peftd check: %s\n", err.msg);
+        return err.code == CORE_E_MISSING_FIELD ? 2 : 1;
+    }
+    if (argc == 0 && cfg->tls_cert[0])
+        return 0;
     if (argc == 0) {
         fprintf(stderr, "peftd check: which adapters?\n");
         return 2;

@@ -17,6 +17,7 @@
 #include "server/http/cors.h"
 #include "server/http/listen.h"
 #include "server/http/mhd.h"
+#include "server/http/tls.h"
 #include "server/http/watch.h"
 #include "server/loop.h"
 #include "server/metrics.h"
@@ -32,6 +33,16 @@ static void log_settings(const struct srv *s)
     core_buf_release(&words);
 }
 
+static void log_tls(const struct srv *s)
+{
+    char words[512];
+
+    if (!s->tls)
+        return;
+    http_tls_words(s->tls, words, sizeof(words));
+    core_log(CORE_LOG_INFO, "event=tls %s", words);
+}
+
 /* What is wrong with the command line itself. */
 static int check_usage(const struct srv_config *cfg, struct core_err *err)
 {
@@ -41,6 +52,8 @@ static int check_usage(const struct srv_config *cfg, struct core_err *err)
         rc = http_listen_check("admin_listen", cfg->admin_listen, err);
     if (rc == 0)
         rc = cors_check(cfg->cors_origin, err);
+    if (rc == 0)
+        rc = http_tls_check(cfg, err);
     if (rc == 0 && !cfg->model[0])
         rc = srv_check_model(cfg, err);
     return rc;
@@ -64,6 +77,8 @@ static int start(struct srv *s, struct core_err *err)
         rc = metrics_new(&s->metrics, s->cfg.metrics_tasks, err);
     if (rc == 0 && s->cfg.auth[0])
         rc = auth_new(&s->auth, s->cfg.auth, err);
+    if (rc == 0 && s->cfg.tls_cert[0])
+        rc = http_tls_new(&s->tls, &s->cfg, err);
     if (rc == 0)
         rc = open_watches(s, err);
     if (rc == 0)
@@ -76,6 +91,7 @@ static int start(struct srv *s, struct core_err *err)
     if (s->cfg.admin_listen[0])
         fprintf(stderr, "admin on %s\n", http_admin_url(s->http));
     core_log(CORE_LOG_INFO, "event=start version=%s commit=%s", PEFTD_VERSION, srv_build_commit());
+    log_tls(s);
     rc = srv_open(s, err);
     if (rc < 0)
         return rc;
@@ -117,6 +133,7 @@ int cmd_serve(const struct srv_config *cfg, int argc, char **argv)
     srv_loop_free(&s.loop);
     http_watch_free(s.watch);
     http_watch_free(s.admin_watch);
+    http_tls_free(&s.tls);
     auth_free(&s.auth);
     metrics_free(&s.metrics);
     core_mutex_destroy(&s.requests.lock);

@@ -2,6 +2,7 @@
 #include "server/http/guard.h"
 
 #include <errno.h>
+#include <gnutls/gnutls.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <strings.h>
@@ -474,21 +475,26 @@ int http_guard_check(const struct http_guard *g, uint64_t k, struct core_err *er
 
 /* ---- the way in --------------------------------------------------------------------- */
 
-static _Atomic(struct http_guard *) guards[GUARDED_MAX];
+static _Atomic(struct http_guard *) guards[HTTP_GUARD_WAYS][GUARDED_MAX];
 
-bool http_guard_set(int fd, struct http_guard *g)
+bool http_guard_set(enum http_guard_way way, int fd, struct http_guard *g)
 {
     if (fd < 0 || fd >= GUARDED_MAX)
         return false;
-    atomic_store(&guards[fd], g);
+    atomic_store(&guards[way][fd], g);
     return true;
+}
+
+static struct http_guard *guard_of(enum http_guard_way way, int fd)
+{
+    return fd >= 0 && fd < GUARDED_MAX ? atomic_load(&guards[way][fd]) : NULL;
 }
 
 /* recv(2), and for a connection of ours its guard. Libmicrohttpd's call lands here. After a
  * fault in a head there is nothing more to read, as long as the answer takes. */
 ssize_t recv(int fd, void *p, size_t n, int flags)
 {
-    struct http_guard *g = fd >= 0 && fd < GUARDED_MAX ? atomic_load(&guards[fd]) : NULL;
+    struct http_guard *g = guard_of(HTTP_GUARD_RECV, fd);
     ssize_t got;
 
     if (g && g->fault) {
@@ -504,4 +510,20 @@ ssize_t recv(int fd, void *p, size_t n, int flags)
         return -1;
     }
     return got;
+}
+
+/* The same of what TLS carries. */
+ssize_t gnutls_record_recv(gnutls_session_t session, void *p, size_t n)
+{
+    struct http_guard *g = guard_of(HTTP_GUARD_TLS, gnutls_transport_get_int(session));
+    unsigned char sequence[8];
+    ssize_t got;
+
+    if (g && g->fault)
+        return GNUTLS_E_AGAIN;
+    got = gnutls_record_recv_seq(session, p, n, sequence);
+    if (!g || got <= 0)
+        return got;
+    got = (ssize_t)http_guard_read(g, p, (size_t)got, n);
+    return got ? got : GNUTLS_E_PREMATURE_TERMINATION;
 }

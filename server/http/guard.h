@@ -14,10 +14,12 @@
  * twice; Content-Length there twice or not 1 to 18 digits; Transfer-Encoding there twice, not
  * exactly `chunked`, in HTTP/1.0, or beside a Content-Length; a damaged chunk header.
  *
- * How it gets the bytes: libmicrohttpd reads its sockets with recv(2) and has no hook. guard.c
- * defines recv() for the process, which the dynamic linker prefers; it reads and then asks the
- * guard of that descriptor, if there is one. Should a libmicrohttpd read in another way, no
- * head is ever seen, and http_guard_check() refuses every request: it fails closed.
+ * How it gets the bytes: libmicrohttpd reads its sockets with recv(2), or gnutls_record_recv()
+ * where they speak TLS, and has no hook. guard.c defines both for the process, which the dynamic
+ * linker prefers; each reads and then asks the guard of that descriptor, if there is one for it:
+ * below TLS recv() is GnuTLS's own, and what it reads is not for a guard. Should a libmicrohttpd
+ * read in another way, no head is ever seen, and http_guard_check() refuses every request: it
+ * fails closed.
  *
  * Threads: a guard belongs to the HTTP thread of its connection. */
 #ifndef SERVER_HTTP_GUARD_H
@@ -54,8 +56,11 @@ size_t http_guard_read(struct http_guard *g, char *p, size_t n, size_t cap);
  * CORE_E_INTERNAL: the guard has not seen it. After an error nothing more may be read. */
 int http_guard_check(const struct http_guard *g, uint64_t k, struct core_err *err);
 
-/* From now on recv(fd) goes through g, until g is NULL; before the descriptor is closed. False
- * if the number is too large for our table. */
-bool http_guard_set(int fd, struct http_guard *g);
+/* Which function's bytes are the requests. */
+enum http_guard_way { HTTP_GUARD_RECV, HTTP_GUARD_TLS, HTTP_GUARD_WAYS };
+
+/* From now on what is read from fd this way goes through g, until g is NULL; before the descriptor
+ * is closed. False if the number is too large for our table. */
+bool http_guard_set(enum http_guard_way way, int fd, struct http_guard *g);
 
 #endif

@@ -65,7 +65,7 @@ int http_listen(const char *name, const char *text, struct core_err *err)
     return fd;
 }
 
-void http_listen_url(int fd, char *url, size_t n_url)
+void http_listen_url(int fd, bool is_tls, char *url, size_t n_url)
 {
     struct sockaddr_storage addr = {0};
     socklen_t n = sizeof(addr);
@@ -74,5 +74,6 @@ void http_listen_url(int fd, char *url, size_t n_url)
     getsockname(fd, (struct sockaddr *)&addr, &n);
     getnameinfo((struct sockaddr *)&addr, n, host, sizeof(host), port, sizeof(port),
                 NI_NUMERICHOST | NI_NUMERICSERV);
-    snprintf(url, n_url, strchr(host, ':') ? "http://[%s]:%s" : "http://%s:%s", host, port);
+    snprintf(url, n_url, strchr(host, ':') ? "http%s://[%s]:%s" : "http%s://%s:%s",
+             is_tls ? "s" : "", host, port);
 }

@@ -25,6 +25,7 @@
 #include "server/http/cors.h"
 #include "server/http/guard.h"
 #include "server/http/listen.h"
+#include "server/http/tls.h"
 #include "server/http/watch.h"
 #include "server/loop.h"
 #include "server/request.h"
@@ -46,7 +47,8 @@ struct http_door {
     struct MHD_Daemon *daemon; /* NULL: closed */
     struct srv *srv;
     struct http_watch *watch;
-    bool is_admin; /* only routes that need no ready server */
+    struct http_tls *tls; /* NULL: plain */
+    bool is_admin;        /* only routes that need no ready server */
     char url[96];
 };
 
@@ -57,7 +59,8 @@ struct http_server {
 /* One connection; its HTTP thread's. */
 struct http_conn {
     struct http_guard guard;
-    struct http_peer *peer; /* NULL if memory was short */
+    struct http_peer *peer;       /* NULL if memory was short */
+    struct http_tls_certs *certs; /* NULL: plain */
     int fd;
     uint64_t n_requests;
 };
@@ -200,6 +203,15 @@ static struct http_peer *peer_of(struct MHD_Connection *conn)
     const struct http_conn *c = conn_of(conn);
 
     return c ? c->peer : NULL;
+}
+
+/* Its gnutls_session_t; NULL: plain. */
+static void *session_of(struct MHD_Connection *conn)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(conn, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+
+    return info ? info->tls_session : NULL;
 }
 
 /* The drain's time is up and the request still waits for work that cannot be stopped: it is
@@ -350,12 +362,15 @@ static enum MHD_Result begin(const struct http_door *d, struct MHD_Connection *c
                              const char *method, const char *target, void **con_cls)
 {
     struct http_conn *c = conn_of(conn);
-    struct srv_request *r = c ? srv_request_new(d->srv, conn, c->fd) : NULL;
+    struct srv_request *r;
     struct core_err err = {0};
     const char *length;
     bool is_framed;
     uint64_t n_body;
 
+    if (!c || (c->certs && !http_tls_is_let_in(c->certs, session_of(conn))))
+        return MHD_NO;
+    r = srv_request_new(d->srv, conn, c->fd);
     if (!r)
         return MHD_NO;
     *con_cls = r;
@@ -430,15 +445,25 @@ static void on_completed(void *cls, struct MHD_Connection *conn, void **con_cls,
     srv_request_unref(r);
 }
 
+static enum http_guard_way way_of(const struct http_door *d)
+{
+    return d->tls ? HTTP_GUARD_TLS : HTTP_GUARD_RECV;
+}
+
 /* A connection that cannot be guarded keeps no context, and its requests are dropped. */
-static void open_conn(const struct http_door *d, int fd, void **socket_context)
+static void open_conn(const struct http_door *d, struct MHD_Connection *conn, int fd,
+                      void **socket_context)
 {
     struct http_conn *c = core_calloc(1, sizeof(*c));
+    void *const session = session_of(conn);
 
     if (!c)
         return;
     c->fd = fd;
-    if (!http_guard_set(fd, &c->guard)) {
+    if (d->tls && session)
+        c->certs = http_tls_enter(d->tls, session);
+    if ((d->tls && !c->certs) || !http_guard_set(way_of(d), fd, &c->guard)) {
+        http_tls_leave(c->certs);
         core_free(c);
         return;
     }
@@ -450,8 +475,9 @@ static void close_conn(const struct http_door *d, struct http_conn *c)
 {
     if (!c)
         return;
-    http_guard_set(c->fd, NULL);
+    http_guard_set(way_of(d), c->fd, NULL);
     http_watch_remove(d->watch, c->peer);
+    http_tls_leave(c->certs);
     core_free(c);
 }
 
@@ -465,7 +491,7 @@ static void on_connection(void *cls, struct MHD_Connection *conn, void **socket_
     if (code == MHD_CONNECTION_NOTIFY_CLOSED)
         close_conn(d, *socket_context);
     else if (info)
-        open_conn(d, info->connect_fd, socket_context);
+        open_conn(d, conn, info->connect_fd, socket_context);
 }
 
 /* Decodes %XX in paths, query names and values. A %00 would cut the C string short, so
@@ -500,21 +526,31 @@ static int open_door(struct http_door *d, const char *setting, const char *liste
                      unsigned n_threads, unsigned n_connections, struct core_err *err)
 {
     const struct srv_config *c = &d->srv->cfg;
+    const struct MHD_OptionItem no_tls[] = {{MHD_OPTION_END, 0, NULL}};
+    const struct MHD_OptionItem tls[] = {
+        {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)http_tls_priorities},
+        {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(uintptr_t)http_tls_no_certificate},
+        {MHD_OPTION_END, 0, NULL}};
     int fd;
 
     if (!listen_on[0])
         return 0;
+    if (d->tls && MHD_is_feature_supported(MHD_FEATURE_HTTPS_CERT_CALLBACK) != MHD_YES)
+        return core_err_set_param(err, CORE_E_BAD_FIELD, "tls_cert",
+                                  "--tls-cert: this libmicrohttpd was built without TLS");
     fd = http_listen(setting, listen_on, err);
     if (fd < 0)
         return fd;
-    http_listen_url(fd, d->url, sizeof(d->url));
+    http_listen_url(fd, d->tls, d->url, sizeof(d->url));
     if (n_connections < n_threads)
         n_connections = n_threads;
     d->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
-        on_access, d, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, d, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
-        d, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_THREAD_POOL_SIZE,
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
+            (d->tls ? MHD_USE_TLS : 0),
+        0, NULL, NULL, on_access, d, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_ARRAY,
+        d->tls ? tls : no_tls, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED,
+        on_completed, d, MHD_OPTION_NOTIFY_CONNECTION, on_connection, d,
+        MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_THREAD_POOL_SIZE,
         n_threads > 1 ? n_threads : 0, MHD_OPTION_CONNECTION_LIMIT, n_connections,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)c->client_timeout,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES_MAX, MHD_OPTION_END);
@@ -533,7 +569,7 @@ int http_start(struct http_server **out, struct srv *s, struct core_err *err)
 
     if (!h)
         return core_err_nomem(err, "HTTP server");
-    h->all = (struct http_door){.srv = s, .watch = s->watch};
+    h->all = (struct http_door){.srv = s, .watch = s->watch, .tls = s->tls};
     h->admin = (struct http_door){.srv = s, .watch = s->admin_watch, .is_admin = true};
     rc = open_door(&h->admin, "admin_listen", s->cfg.admin_listen, 1, ADMIN_CONNECTIONS, err);
     if (rc == 0)

@@ -1,9 +1,10 @@
-"""Where a request ends: bytes that can be read in two ways never run as a request of their own."""
+"""Where a request ends: bytes that can be read in two ways never run as a request of their own, plain or within TLS."""
 
 import json
 import unittest
 
 from tests.integration.server import Server
+from tests.integration.tls import Authority, TlsServer
 
 BODY = json.dumps({"task": "base", "input": "x"}).encode()
 # What an attacker hides behind a questionable head. It must not run.
@@ -16,8 +17,12 @@ def post(*lines):
 
 class Framing(unittest.TestCase):
     @classmethod
+    def start(cls):
+        return Server("bert")
+
+    @classmethod
     def setUpClass(cls):
-        cls.s = Server("bert")
+        cls.s = cls.start()
         cls.s.put_cell("victim", "bert-peft-lora")
 
     @classmethod
@@ -131,6 +136,13 @@ class Framing(unittest.TestCase):
         answer = self.s.talk(stream)
         self.assertEqual(answer.count(b"HTTP/1.1 200 "), 10, answer)
         self.assertEqual(answer.count(b"HTTP/1.1 "), 10, answer)
+
+
+class FramingWithinTls(Framing):
+    @classmethod
+    def start(cls):
+        cls.authority = Authority()
+        return TlsServer("bert", cls.authority, cls.authority.issue("server"))
 
 
 if __name__ == "__main__":

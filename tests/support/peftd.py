@@ -37,7 +37,7 @@ class Process:
 
     def listen(self, seconds=60):
         """Waits until peftd says where it listens, and takes the port."""
-        self.port = int(self.wait_for_log(rb"listening on http://[^:]+:(\d+)", seconds).group(1))
+        self.port = int(self.wait_for_log(rb"listening on https?://[^:]+:(\d+)", seconds).group(1))
 
     def log_text(self):
         return self.log_path.read_text("utf-8", "replace")

@@ -176,7 +176,7 @@ START_TEST(recv_goes_through_the_guard_of_its_descriptor)
     ssize_t n;
 
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
-    ck_assert(http_guard_set(fd[0], &g));
+    ck_assert(http_guard_set(HTTP_GUARD_RECV, fd[0], &g));
     ck_assert_int_eq(send(fd[1], bad, sizeof(bad) - 1, 0), (ssize_t)sizeof(bad) - 1);
     n = recv(fd[0], got, sizeof(got), 0);
     ck_assert_int_gt(n, 0);
@@ -185,9 +185,9 @@ START_TEST(recv_goes_through_the_guard_of_its_descriptor)
     ck_assert_int_eq(http_guard_check(&g, 1, &err), CORE_E_BAD_FIELD);
     ck_assert_int_eq(send(fd[1], bad, sizeof(bad) - 1, 0), (ssize_t)sizeof(bad) - 1);
     ck_assert_int_eq(recv(fd[0], got, sizeof(got), 0), -1);
-    ck_assert(http_guard_set(fd[0], NULL));
+    ck_assert(http_guard_set(HTTP_GUARD_RECV, fd[0], NULL));
     ck_assert_int_gt(recv(fd[0], got, sizeof(got), 0), 0);
-    ck_assert(!http_guard_set(1 << 30, &g));
+    ck_assert(!http_guard_set(HTTP_GUARD_RECV, 1 << 30, &g));
     close(fd[0]);
     close(fd[1]);
 }
