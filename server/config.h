@@ -35,6 +35,7 @@ struct core_err;
     X(COUNT, max_queue, "4096", 1, 1 << 20, "N", "inputs that may wait; more get 429")             \
     X(COUNT, flow_share, "75", 1, 100, "PERCENT", "of the queue that one key or address may fill") \
     X(SIZE, kv_bytes, "1GiB", 1 << 16, 1e15, "SIZE", "key and value memory of a decoder")          \
+    X(COUNT, kv_share, "75", 1, 100, "PERCENT", "of that memory that one key or address may hold") \
     X(COUNT, context_max, "0", 0, 1 << 24, "N", "tokens of one sequence; 0 is the model's own")    \
     X(COUNT, threads, "0", 0, 1024, "N", "compute threads; 0 is one per core")                     \
     X(COUNT, http_threads, "2", 1, 256, "N", "threads that read and write HTTP")                   \

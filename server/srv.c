@@ -95,6 +95,7 @@ int srv_open(struct srv *s, struct core_err *err)
         .max_batch_jobs = c->max_batch_jobs,
         .max_queue = c->max_queue,
         .flow_share = c->flow_share,
+        .kv_share = c->kv_share,
         .kv_bytes = c->kv_bytes,
         .context_max = c->context_max,
     };

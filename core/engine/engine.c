@@ -96,6 +96,7 @@ static void settle_options(struct engine *e, size_t *n_blocks)
     o->max_batch_jobs = or_default(o->max_batch_jobs, 256);
     o->max_queue = or_default(o->max_queue, 4096);
     o->flow_share = or_default(o->flow_share, 100);
+    o->kv_share = or_default(o->kv_share, 100);
     o->kv_bytes = o->kv_bytes ? o->kv_bytes : (uint64_t)1 << 30;
     /* an encoder reads an input whole */
     if (!c->stack[0].is_causal && o->max_batch_tokens < c->n_positions)

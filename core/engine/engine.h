@@ -13,7 +13,10 @@
  * flow only. A flow may fill the queue to flow_share percent. When running jobs leave no room for
  * one that waits, those of a flow that holds more than its share of slots or KV blocks (by weight)
  * are put back for one that would still hold less; the last eighth of the slots no flow but 0
- * takes.
+ * takes. Nor does one hold more than kv_share percent of the KV blocks, even if nobody else wants
+ * them: its waiting jobs do not start, and the one that started last goes back when the others
+ * grow. A job that is its flow's only one may hold more, since a sequence may be as long as the
+ * memory; blocks that several of a flow's jobs share count once.
  *
  * A flow that asks for little (a quarter of a step's rows at most, nothing left waiting) does not
  * ride in the full steps of the others: it gets steps of its own, as long as these take no more
@@ -55,6 +58,8 @@ struct engine_options {
     uint64_t kv_bytes;         /* KV memory of a decoder; 0 = 1 GiB */
     unsigned flow_share;       /* percent of the queue that a flow may fill, but for flow 0;
                                 * 0 = 100 */
+    unsigned kv_share;         /* percent of KV memory that a flow's running jobs may hold, but for
+                                * flow 0; 0 = 100 */
     unsigned context_max;      /* tokens of one sequence; 0 = the model's, at most what KV holds */
 };
 

@@ -48,9 +48,9 @@ struct engine_flow {
     struct engine_lane *first, *last; /* lanes with waiting jobs, by priority; the first is next */
     uint64_t credit;                  /* rows */
     size_t n_active;
-    size_t n_blocks; /* KV blocks of its active jobs; only as fresh as count_flows() */
+    size_t n_blocks; /* KV blocks of its active jobs; only as fresh as engine__count_flows() */
     uint64_t n_due;  /* rows that it could use in the coming step */
-    bool is_counted; /* within count_flows() */
+    bool is_counted; /* within engine__count_flows() */
     bool is_held;    /* no rows in the coming step */
 };
 
@@ -183,6 +183,12 @@ struct engine_job *engine__turn(struct engine *e);
 struct engine_job *engine__take(struct engine *e);
 /* The flow whose turn it is has to wait: the next one's turn. */
 void engine__rotate(struct engine *e);
+/* Counts what each flow holds and which are there; returns the sum of their weights. */
+uint64_t engine__count_flows(struct engine *e);
+/* The flow that holds most for its weight, as last counted: of blocks, or of slots. */
+struct engine_flow *engine__greatest(const struct engine *e, bool of_blocks);
+/* Would the flow hold more than its share of KV blocks with so many more? */
+bool engine__is_over_share(struct engine *e, const struct engine_flow *f, size_t n_more);
 /* Ends waiting jobs as cancelled, those for which `goes` is true. */
 void engine__drop_waiting(struct engine *e, bool (*goes)(const struct engine_job *job));
 

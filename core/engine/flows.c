@@ -234,6 +234,87 @@ struct engine_job *engine__take(struct engine *e)
     return job;
 }
 
+/* ---- what flows hold; the engine thread's -------------------------------------------------- */
+
+uint64_t engine__count_flows(struct engine *e)
+{
+    uint64_t weights = 0;
+
+    for (struct engine_flow *f = e->thread_data.ring.first; f; f = f->next) {
+        f->n_blocks = 0;
+        f->is_counted = true;
+        weights += f->weight;
+    }
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        struct engine_flow *f = e->thread_data.active[i]->lane->flow;
+
+        if (f->first || f->is_counted)
+            continue;
+        f->n_blocks = 0;
+        f->is_counted = true;
+        weights += f->weight;
+    }
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        struct engine_job *job = e->thread_data.active[i];
+
+        job->lane->flow->n_blocks += job->kv.n + job->source.kv.n;
+        job->lane->flow->is_counted = false;
+    }
+    for (struct engine_flow *f = e->thread_data.ring.first; f; f = f->next)
+        f->is_counted = false;
+    return weights;
+}
+
+struct engine_flow *engine__greatest(const struct engine *e, bool of_blocks)
+{
+    struct engine_flow *best = NULL;
+
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        struct engine_flow *f = e->thread_data.active[i]->lane->flow;
+
+        if (!best ||
+            (of_blocks
+                 ? (uint64_t)f->n_blocks * best->weight > (uint64_t)best->n_blocks * f->weight
+                 : (uint64_t)f->n_active * best->weight > (uint64_t)best->n_active * f->weight))
+            best = f;
+    }
+    return best;
+}
+
+/* Those that the flow's jobs hold, each once. */
+static size_t n_blocks_of(struct engine *e, const struct engine_flow *f)
+{
+    struct kv *kv = &e->thread_data.kv;
+    size_t n = 0;
+
+    kv_count_begin(kv);
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        const struct engine_job *job = e->thread_data.active[i];
+
+        if (job->lane->flow == f)
+            n += kv_count(kv, &job->kv) + kv_count(kv, &job->source.kv);
+    }
+    return n;
+}
+
+bool engine__is_over_share(struct engine *e, const struct engine_flow *f, size_t n_more)
+{
+    const size_t n_max = (e->thread_data.kv.n_blocks * e->opt.kv_share + 99) / 100;
+    size_t n = n_more; /* at most so many: shared ones counted for each job */
+
+    if (!f->id)
+        return false;
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        const struct engine_job *job = e->thread_data.active[i];
+
+        if (job->lane->flow == f)
+            n += job->kv.n + job->source.kv.n;
+    }
+    return n > n_max && n_blocks_of(e, f) + n_more > n_max;
+}
+
+/* ---- ending ------------------------------------------------------------------------------- */
+
 /* Keeps those that stay, in their order. Ending a job may end its lane and flow, so a place is
  * left before that. */
 void engine__drop_waiting(struct engine *e, bool (*goes)(const struct engine_job *job))

@@ -2,6 +2,7 @@
 #include "core/engine/kv.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "core/base/alloc.h"
 #include "core/base/err.h"
@@ -11,7 +12,8 @@ int kv_init(struct kv *kv, struct fwd *fwd, size_t n_blocks, struct core_err *er
     *kv = (struct kv){.fwd = fwd, .n_free = n_blocks, .n_blocks = n_blocks};
     kv->free = core_calloc(n_blocks, sizeof(*kv->free));
     kv->n_tables = core_calloc(n_blocks, sizeof(*kv->n_tables));
-    if (!kv->free || !kv->n_tables) {
+    kv->seen = core_calloc(n_blocks, sizeof(*kv->seen));
+    if (!kv->free || !kv->n_tables || !kv->seen) {
         kv_release(kv);
         return core_err_nomem(err, "KV blocks");
     }
@@ -24,6 +26,7 @@ void kv_release(struct kv *kv)
 {
     core_free(kv->free);
     core_free(kv->n_tables);
+    core_free(kv->seen);
     *kv = (struct kv){0};
 }
 
@@ -81,6 +84,25 @@ void kv_fork(struct kv *kv, struct kv_table *to, const struct kv_table *from, si
         to->block[to->n] = from->block[to->n];
         kv->n_tables[to->block[to->n]]++;
     }
+}
+
+void kv_count_begin(struct kv *kv)
+{
+    if (++kv->n_counts) /* else it has run over, and old marks would count */
+        return;
+    memset(kv->seen, 0, kv->n_blocks * sizeof(*kv->seen));
+    kv->n_counts = 1;
+}
+
+size_t kv_count(struct kv *kv, const struct kv_table *t)
+{
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < t->n; i++) {
+        n += kv->seen[t->block[i]] != kv->n_counts;
+        kv->seen[t->block[i]] = kv->n_counts;
+    }
+    return n;
 }
 
 void kv_drop(struct kv *kv, struct kv_table *t)

@@ -22,6 +22,8 @@ struct kv {
     struct fwd *fwd;    /* whose memory it is; NULL in tests of the counting alone */
     uint32_t *free;     /* stack of free blocks */
     uint32_t *n_tables; /* [n_blocks] that hold each block */
+    uint32_t *seen;     /* [n_blocks] kv_count_begin() that has last counted each block */
+    uint32_t n_counts;
     size_t n_free, n_blocks;
 };
 
@@ -47,6 +49,10 @@ size_t kv_need(const struct kv *kv, const struct kv_table *t, size_t n_done, siz
 void kv_extend(struct kv *kv, struct kv_table *t, size_t n_done, size_t n_tokens);
 /* `to`, empty, holds the blocks of the first n_tokens tokens of `from` too. */
 void kv_fork(struct kv *kv, struct kv_table *to, const struct kv_table *from, size_t n_tokens);
+/* Counts blocks that several tables hold, each once: kv_count() gives those of a table that no
+ * table has had since kv_count_begin(). */
+void kv_count_begin(struct kv *kv);
+size_t kv_count(struct kv *kv, const struct kv_table *t);
 /* Gives all blocks back. */
 void kv_drop(struct kv *kv, struct kv_table *t);
 

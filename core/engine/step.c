@@ -146,17 +146,23 @@ static size_t n_blocks_due(const struct engine *e, const struct engine_job *job)
            (job->source.ids ? kv_need(kv, &job->source.kv, 0, job->source.n) : 0);
 }
 
+static size_t n_blocks_to_begin(const struct engine *e, const struct engine_job *job)
+{
+    size_t n;
+
+    return twin_of(e, job, e->thread_data.n_active, &n) ? 1 : n_blocks_due(e, job);
+}
+
 /* One block for each running job stays free, so that it is not put back at once. A job that
  * is alone always fits: no sequence is longer than the memory. */
 static bool has_room(const struct engine *e, const struct engine_job *job)
 {
     const size_t n_active = e->thread_data.n_active;
-    size_t n_due, n;
 
     if (n_active == e->opt.max_batch_jobs)
         return false;
-    n_due = twin_of(e, job, n_active, &n) ? 1 : n_blocks_due(e, job);
-    return n_active == 0 || !job->kv.block || e->thread_data.kv.n_free >= n_due + n_active;
+    return n_active == 0 || !job->kv.block ||
+           e->thread_data.kv.n_free >= n_blocks_to_begin(e, job) + n_active;
 }
 
 static void take_blocks(struct engine *e, struct engine_job *job)
@@ -191,53 +197,6 @@ static bool is_cancelled(const struct engine_job *job)
 static void put_back(struct engine *e, struct engine_job *job);
 static struct engine_job *youngest(const struct engine *e, const struct engine_flow *f);
 
-/* Counts what each flow holds and which are there; returns the sum of their weights. */
-static uint64_t count_flows(struct engine *e)
-{
-    uint64_t weights = 0;
-
-    for (struct engine_flow *f = e->thread_data.ring.first; f; f = f->next) {
-        f->n_blocks = 0;
-        f->is_counted = true;
-        weights += f->weight;
-    }
-    for (size_t i = 0; i < e->thread_data.n_active; i++) {
-        struct engine_flow *f = e->thread_data.active[i]->lane->flow;
-
-        if (f->first || f->is_counted)
-            continue;
-        f->n_blocks = 0;
-        f->is_counted = true;
-        weights += f->weight;
-    }
-    for (size_t i = 0; i < e->thread_data.n_active; i++) {
-        struct engine_job *job = e->thread_data.active[i];
-
-        job->lane->flow->n_blocks += job->kv.n + job->source.kv.n;
-        job->lane->flow->is_counted = false;
-    }
-    for (struct engine_flow *f = e->thread_data.ring.first; f; f = f->next)
-        f->is_counted = false;
-    return weights;
-}
-
-/* The flow that holds most for its weight: of blocks, or of slots. */
-static struct engine_flow *greatest(const struct engine *e, bool of_blocks)
-{
-    struct engine_flow *best = NULL;
-
-    for (size_t i = 0; i < e->thread_data.n_active; i++) {
-        struct engine_flow *f = e->thread_data.active[i]->lane->flow;
-
-        if (!best ||
-            (of_blocks
-                 ? (uint64_t)f->n_blocks * best->weight > (uint64_t)best->n_blocks * f->weight
-                 : (uint64_t)f->n_active * best->weight > (uint64_t)best->n_active * f->weight))
-            best = f;
-    }
-    return best;
-}
-
 /* Makes room for the job of a flow that holds less than its share, at the expense of one that
  * holds more; false if there is none. Each round puts one back, and a share once reached is
  * not taken from, so that no two flows put each other back in turn. */
@@ -247,9 +206,9 @@ static bool make_room(struct engine *e, const struct engine_job *job)
     const size_t n_slots = e->opt.max_batch_jobs, n_blocks = e->thread_data.kv.n_blocks;
 
     while (!has_room(e, job)) {
-        const uint64_t weights = count_flows(e);
+        const uint64_t weights = engine__count_flows(e);
         const bool of_blocks = e->thread_data.n_active < n_slots;
-        const struct engine_flow *f = greatest(e, of_blocks);
+        const struct engine_flow *f = engine__greatest(e, of_blocks);
         const uint64_t all = of_blocks ? n_blocks : n_slots;
         const uint64_t held = of_blocks ? f->n_blocks : f->n_active;
         const uint64_t wanted =
@@ -262,12 +221,17 @@ static bool make_room(struct engine *e, const struct engine_job *job)
     return true;
 }
 
-/* The last slots are for others, so that a newcomer finds one without a job being put back. */
-static bool has_enough(const struct engine *e, const struct engine_flow *f)
+/* The last slots and KV blocks are for others, so that a newcomer finds some without a job being
+ * put back. As in has_room(), a block for each running job stays free within the share. */
+static bool has_enough(struct engine *e, const struct engine_job *job)
 {
     enum { RESERVE = 8 };
+    const struct engine_flow *f = job->lane->flow;
 
-    return f->id && f->n_active >= e->opt.max_batch_jobs - e->opt.max_batch_jobs / RESERVE;
+    if (f->id && f->n_active >= e->opt.max_batch_jobs - e->opt.max_batch_jobs / RESERVE)
+        return true;
+    return f->n_active && job->kv.block &&
+           engine__is_over_share(e, f, n_blocks_to_begin(e, job) + f->n_active);
 }
 
 void engine__admit(struct engine *e)
@@ -279,7 +243,7 @@ void engine__admit(struct engine *e)
     while (n_stuck < e->thread_data.ring.n && (job = engine__turn(e))) {
         const struct engine_flow *f = job->lane->flow;
 
-        if (has_enough(e, f) || !make_room(e, job)) {
+        if (has_enough(e, job) || !make_room(e, job)) {
             /* Who has nothing running is not to be passed by for ever by smaller jobs. */
             if (f->n_active == 0)
                 return;
@@ -328,6 +292,20 @@ static struct engine_job *youngest(const struct engine *e, const struct engine_f
     return best;
 }
 
+/* Whose jobs are too many for this one to get its blocks; NULL: it gets them. */
+static const struct engine_flow *short_of(struct engine *e, const struct engine_job *job)
+{
+    const struct engine_flow *f = job->lane->flow;
+    const size_t n_due = n_blocks_due(e, job);
+
+    if (n_due && f->n_active > 1 && engine__is_over_share(e, f, n_due))
+        return f;
+    if (n_due <= e->thread_data.kv.n_free)
+        return NULL;
+    engine__count_flows(e);
+    return engine__greatest(e, true);
+}
+
 /* Every active job gets the blocks for its next rows. Ends: each round serves a job or has one
  * fewer. */
 static void share_blocks(struct engine *e)
@@ -336,17 +314,16 @@ static void share_blocks(struct engine *e)
 
     while (i < e->thread_data.n_active) {
         struct engine_job *job = e->thread_data.active[i];
+        const struct engine_flow *f = job->is_waiting ? NULL : short_of(e, job);
 
-        if (job->is_waiting) {
-            i++;
-        } else if (n_blocks_due(e, job) <= e->thread_data.kv.n_free) {
-            take_blocks(e, job);
-            i++;
-        } else {
-            count_flows(e);
-            put_back(e, youngest(e, greatest(e, true)));
+        if (f) {
+            put_back(e, youngest(e, f));
             i = 0;
+            continue;
         }
+        if (!job->is_waiting)
+            take_blocks(e, job);
+        i++;
     }
 }
 

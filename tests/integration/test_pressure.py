@@ -174,6 +174,28 @@ class Decoder(unittest.TestCase):
             for connection in wide:
                 connection.close()
 
+    def test_one_clients_sequences_leave_kv_memory_to_others(self):
+        with Server("llama", "--context-max", "5000", "--kv-bytes", "4MiB", "--kv-share", "60") as s:
+            def used():
+                return s.metrics()['peftd_kv_blocks{state="used"}']
+
+            total = s.metrics()['peftd_kv_blocks{state="free"}']
+            n = int(total) * 32 // 2  # two of them fill it
+            flood = [socket.create_connection(("127.0.0.1", s.port), 60, source_address=("127.0.0.2", 0)) for _ in range(4)]
+            for i, connection in enumerate(flood):
+                connection.sendall(raw_request("POST", "/v1/infer", json.dumps({
+                    "task": "base", "input": {"tokens": [5 + i, 6, 7]},
+                    "parameters": {"max_tokens": n, "ignore_eos": True}}).encode()))
+            most = []
+            s.wait_until(lambda: most.append(used()) or s.metrics()["peftd_preemptions_total"])  # they are at their limit
+            most += [used() for _ in range(50)]
+            self.assertLessEqual(max(most), -(-total * 60 // 100))
+            self.assertEqual(s.infer({"task": "base", "input": {"tokens": [5]}, "parameters": {"max_tokens": 3}}).status, 200)
+            for connection in flood:
+                status, body = answer(connection)
+                self.assertEqual((status, body["usage"]["completion_tokens"]), (200, n))
+                connection.close()
+
     def test_log_probabilities_take_memory_as_tokens_come(self):
         with Server("llama", "--context-max", "100000", "--kv-bytes", "256MiB",
                     "--max-result-numbers", "1000000000") as s:

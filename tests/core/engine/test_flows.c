@@ -374,6 +374,146 @@ START_TEST(a_flow_fills_its_share_of_the_queue_and_no_more)
 }
 END_TEST
 
+/* ---- KV memory ------------------------------------------------------------------------------ */
+
+static atomic_size_t most_blocks, most_running, n_preemptions;
+
+/* What a step has left behind, which is what it held. */
+static bool on_watched_token(void *arg, const struct engine_token *t)
+{
+    struct engine_stats st;
+
+    (void)arg, (void)t;
+    engine_stats(engine, &st);
+    if (st.kv_blocks_used > most_blocks)
+        most_blocks = st.kv_blocks_used;
+    if (st.n_running > most_running)
+        most_running = st.n_running;
+    n_preemptions = st.n_preemptions;
+    return true;
+}
+
+/* Each prompt begins with another token unless `is_same`. */
+static struct engine_job *new_watched(uint64_t flow, size_t n, unsigned max_tokens, bool is_same)
+{
+    static int32_t ids[200];
+    const struct engine_input in = {.delta = base,
+                                    .tokens = ids,
+                                    .n_tokens = n,
+                                    .max_tokens = max_tokens,
+                                    .ignore_eos = true,
+                                    .flow = flow};
+    const struct engine_callbacks cb = {.token = on_watched_token, .done = on_flood};
+    struct engine_job *j = NULL;
+    struct core_err err = {0};
+
+    for (size_t i = 1; i < n; i++)
+        ids[i] = 5 + (int32_t)i % 50;
+    ids[0] = is_same ? 4 : (ids[0] + 1) % 60;
+    ck_assert_msg(engine_job_new(&j, engine, &in, &cb, NULL, &err) == 0, "%s", err.msg);
+    return j;
+}
+
+/* Room for so many blocks, of which a flow may hold half. */
+static void open_with_blocks(size_t n_blocks)
+{
+    struct engine_options opt = {.n_threads = 1, .max_batch_jobs = 16, .kv_share = 50};
+    const struct model_options mo = {.levels = kern_cpu_levels()};
+
+    ck_assert_int_eq(model_open(&model, "tests/golden/bases/llama", &mo, NULL), 0);
+    opt.kv_bytes = n_blocks * fwd_kv_block_bytes(model);
+    model_close(&model);
+    open_with("tests/golden/bases/llama", &opt);
+    atomic_store(&n_flood, 0);
+    most_blocks = most_running = n_preemptions = 0;
+}
+
+static void run_jobs(struct engine_job **j, int n, size_t n_tokens)
+{
+    for (int i = 0; i < n; i++)
+        ck_assert_int_eq(engine_submit(engine, &j[i], 1, NULL), 0);
+    while (atomic_load(&n_flood) < n)
+        usleep(1000);
+    for (int i = 0; i < n; i++) {
+        size_t n_got;
+
+        (void)engine_job_tokens(j[i], &n_got);
+        ck_assert_uint_eq(n_got, n_tokens);
+        engine_job_free(j[i]);
+    }
+    close_all();
+}
+
+/* Each begins with a block and ends with three. */
+START_TEST(a_flow_holds_its_share_of_kv_memory_and_no_more)
+{
+    struct engine_job *j[6];
+
+    open_with_blocks(12);
+    for (int i = 0; i < 6; i++)
+        j[i] = new_watched(1, 20, 60, false);
+    run_jobs(j, 6, 60);
+    ck_assert_uint_le(most_blocks, 6);
+    ck_assert_uint_ge(most_blocks, 5);
+    ck_assert_uint_ge(most_running, 2);
+}
+END_TEST
+
+START_TEST(what_two_flows_hold_may_be_all_of_kv_memory)
+{
+    struct engine_job *j[12];
+
+    open_with_blocks(12);
+    for (int i = 0; i < 12; i++)
+        j[i] = new_watched(1 + i % 2, 20, 60, false);
+    run_jobs(j, 12, 60);
+    ck_assert_uint_gt(most_blocks, 6);
+}
+END_TEST
+
+START_TEST(flow_0_has_no_share_of_kv_memory)
+{
+    struct engine_job *j[6];
+
+    open_with_blocks(12);
+    for (int i = 0; i < 6; i++)
+        j[i] = new_watched(0, 20, 60, false);
+    run_jobs(j, 6, 60);
+    ck_assert_uint_gt(most_blocks, 6);
+}
+END_TEST
+
+START_TEST(a_sequence_alone_may_hold_more_than_its_flows_share)
+{
+    struct engine_job *j[2];
+
+    open_with_blocks(8);
+    j[0] = new_watched(1, 150, 50, false);
+    j[1] = new_watched(1, 150, 50, false);
+    run_jobs(j, 2, 50);
+    ck_assert_uint_ge(most_blocks, 6);
+    ck_assert_uint_eq(most_running, 1);
+    ck_assert_uint_eq(n_preemptions, 0);
+}
+END_TEST
+
+/* Four times three blocks and one of their own are more than the share of twelve, and so would be
+ * what they hold together with those of the other flow. */
+START_TEST(a_prompt_that_jobs_share_counts_once)
+{
+    struct engine_job *j[5];
+
+    open_with_blocks(24);
+    j[0] = new_watched(2, 190, 20, false);
+    for (int i = 1; i < 5; i++)
+        j[i] = new_watched(1, 97, 20, true);
+    run_jobs(j, 5, 20);
+    ck_assert_uint_eq(most_running, 5);
+    ck_assert_uint_le(most_blocks, 14);
+    ck_assert_uint_eq(n_preemptions, 0);
+}
+END_TEST
+
 Suite *flows_suite(void)
 {
     Suite *s = suite_create("flows");
@@ -391,6 +531,11 @@ Suite *flows_suite(void)
     tcase_add_test(whole, a_lone_job_takes_the_place_of_one_of_a_flood);
     tcase_add_test(whole, a_short_job_does_not_ride_in_a_full_step);
     tcase_add_test(whole, a_flow_fills_its_share_of_the_queue_and_no_more);
+    tcase_add_test(whole, a_flow_holds_its_share_of_kv_memory_and_no_more);
+    tcase_add_test(whole, what_two_flows_hold_may_be_all_of_kv_memory);
+    tcase_add_test(whole, flow_0_has_no_share_of_kv_memory);
+    tcase_add_test(whole, a_sequence_alone_may_hold_more_than_its_flows_share);
+    tcase_add_test(whole, a_prompt_that_jobs_share_counts_once);
     suite_add_tcase(s, whole);
     return s;
 }
