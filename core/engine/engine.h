@@ -21,7 +21,8 @@
  * A flow that asks for little (a quarter of a step's rows at most, nothing left waiting) does not
  * ride in the full steps of the others: it gets steps of its own, as long as these take no more
  * time together than the full step before them. So a short request waits for the step that runs,
- * and no longer, and the flood beside it keeps half of the machine at least.
+ * and no longer, and the flood beside it keeps half of the machine at least. For a second after
+ * such a request full steps have half of the rows, so that the next one waits for half as long.
  *
  * Admission: a job is queued at once or refused (CORE_E_OVERLOADED). It starts when
  * KV blocks for its tokens are free, and one more for every running job; further

@@ -145,6 +145,7 @@ struct engine {
         struct engine_ring ring;    /* of waiting jobs */
         uint64_t full_ns;           /* time of the last full step */
         uint64_t own_ns;            /* of the steps since then that flows had to themselves */
+        uint64_t few_ns;            /* when a flow last asked for little beside others; 0: never */
         bool is_own;                /* the coming step is one of these */
         struct engine_job **active; /* [max_batch_jobs], in order of their start */
         size_t n_active;

@@ -495,6 +495,8 @@ static void hold_flows(struct engine *e)
 
         *(job->lane->flow->n_due * FEW <= budget ? &few : &many) += n_rows_due(job);
     }
+    if (few && many > few)
+        e->thread_data.few_ns = core_now_ns();
     e->thread_data.is_own =
         few && many * FEW > budget && many > few && e->thread_data.own_ns <= e->thread_data.full_ns;
     for (size_t i = 0; e->thread_data.is_own && i < e->thread_data.n_active; i++) {
@@ -504,11 +506,37 @@ static void hold_flows(struct engine *e)
     }
 }
 
+/* Rows that go into one step or none. */
+static size_t n_rows_whole(const struct engine *e, const struct engine_job *job)
+{
+    if (job->source.ids && !job->source.is_done)
+        return job->source.n;
+    return !model_last_stack(model_config(e->m))->is_causal || is_whole(job) ? n_rows_left(job) : 0;
+}
+
+/* Who asks for little waits for the step that runs, so while somebody does, and has a second ago,
+ * steps are half as long; but no row that could go now is left out for ever. */
+static uint32_t n_rows_most(const struct engine *e)
+{
+    static const uint64_t lately_ns = 1000000000;
+    const uint32_t all = e->opt.max_batch_tokens;
+    size_t n = all / 2;
+
+    if (!e->thread_data.few_ns || core_now_ns() - e->thread_data.few_ns > lately_ns)
+        return all;
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        const size_t n_whole = e->thread_data.n_active + n_rows_whole(e, e->thread_data.active[i]);
+
+        n = n_whole > n ? n_whole : n;
+    }
+    return n < all ? (uint32_t)n : all;
+}
+
 /* Rows of the coming step: those that decode first, they are one each. Returns how many. */
 static uint32_t choose_slots(struct engine *e)
 {
     const struct model_config *c = model_config(e->m);
-    uint32_t left = e->opt.max_batch_tokens;
+    uint32_t n_most, left;
 
     for (size_t i = 0; i < e->thread_data.n_active; i++) {
         struct engine_job *job = e->thread_data.active[i];
@@ -517,13 +545,14 @@ static uint32_t choose_slots(struct engine *e)
         job->has_source_rows = false;
     }
     hold_flows(e);
+    left = n_most = n_rows_most(e);
     if (c->n_stacks > 1)
         left = give_sources(e, left);
     left = give_crowded_out(e, left);
     left = give_decoding(e, left);
     left = model_last_stack(c)->is_causal ? give_prompts(e, left) : give_inputs(e, left);
     list_slots(e);
-    return e->opt.max_batch_tokens - left;
+    return n_most - left;
 }
 
 /* By stack, then by task. */

@@ -339,6 +339,51 @@ START_TEST(a_short_job_does_not_ride_in_a_full_step)
 }
 END_TEST
 
+static bool on_token_until_flood_ends(void *arg, const struct engine_token *t)
+{
+    (void)arg, (void)t;
+    return atomic_load(&n_flood) < N_FLOOD;
+}
+
+/* Of the flood's prompts four fill a step; beside a flow that decodes as long as they last, two:
+ * but for the step under way when it came, none has more than 64 rows. */
+START_TEST(steps_are_half_as_long_while_somebody_asks_for_little)
+{
+    const struct engine_options opt = {.n_threads = 1,
+                                       .max_batch_tokens = 96,
+                                       .max_batch_jobs = 64,
+                                       .context_max = 4000,
+                                       .kv_bytes = 4 << 20};
+    struct engine_job *flood[N_FLOOD], *lone;
+    struct engine_stats before, after;
+
+    open_with("tests/golden/bases/llama", &opt);
+    atomic_store(&may_go, false);
+    atomic_store(&n_flood, 0);
+    atomic_store(&n_lone, 0);
+    atomic_store(&n_began, 0);
+    for (int i = 0; i < N_FLOOD; i++)
+        flood[i] = new_job(1, N_TOKENS, 1, on_flood);
+    lone = new_job(2, 3, 3000, on_lone);
+    lone->cb.token = on_token_until_flood_ends;
+    ck_assert_int_eq(engine_submit(engine, flood, N_FLOOD, NULL), 0);
+    while (!atomic_load(&n_began))
+        usleep(1000);
+    ck_assert_int_eq(engine_submit(engine, &lone, 1, NULL), 0);
+    engine_stats(engine, &before);
+    atomic_store(&may_go, true);
+    while (!atomic_load(&n_lone) || atomic_load(&n_flood) < N_FLOOD)
+        usleep(1000);
+    engine_stats(engine, &after);
+    ck_assert_uint_le(after.step_rows_bucket[7], before.step_rows_bucket[7] + 1); /* 65 to 128 */
+    ck_assert_uint_ge(after.step_rows_bucket[6], 6);                              /* 33 to 64 */
+    for (int i = 0; i < N_FLOOD; i++)
+        engine_job_free(flood[i]);
+    engine_job_free(lone);
+    close_all();
+}
+END_TEST
+
 START_TEST(a_flow_fills_its_share_of_the_queue_and_no_more)
 {
     const struct engine_options opt = {
@@ -514,6 +559,49 @@ START_TEST(a_prompt_that_jobs_share_counts_once)
 }
 END_TEST
 
+/* Of a job that was cancelled, between steps: their time does not count this. */
+static void on_stand_still(void *arg, struct engine_job *j, const struct core_err *err)
+{
+    (void)arg, (void)j, (void)err;
+    atomic_fetch_add(&n_began, 1);
+    while (!atomic_load(&may_go))
+        usleep(1000);
+}
+
+/* A source of 60 tokens goes whole, and half of a step is 48: it has its step all the same. */
+START_TEST(what_goes_whole_goes_while_somebody_asks_for_little)
+{
+    const struct engine_options opt = {
+        .n_threads = 1, .max_batch_tokens = 96, .max_batch_jobs = 8, .kv_bytes = 4 << 20};
+    struct engine_job *flood[3], *lone, *first;
+
+    open_with("tests/golden/bases/bart", &opt);
+    atomic_store(&may_go, false);
+    atomic_store(&n_began, 0);
+    atomic_store(&n_flood, 0);
+    atomic_store(&n_lone, 0);
+    for (int i = 0; i < 3; i++)
+        flood[i] = new_watched(1, 60, 1, false);
+    lone = new_job(2, 2, 60, on_lone);
+    first = new_job(3, 2, 1, on_stand_still);
+    engine_cancel(engine, first);
+    ck_assert_int_eq(engine_submit(engine, &first, 1, NULL), 0);
+    while (!atomic_load(&n_began))
+        usleep(1000);
+    ck_assert_int_eq(engine_submit(engine, &lone, 1, NULL), 0);
+    ck_assert_int_eq(engine_submit(engine, flood, 3, NULL), 0);
+    atomic_store(&may_go, true);
+    while (!atomic_load(&n_lone) || atomic_load(&n_flood) < 3)
+        usleep(1000);
+    ck_assert_int_ge(atomic_load(&n_flood_when_done), 1);
+    for (int i = 0; i < 3; i++)
+        engine_job_free(flood[i]);
+    engine_job_free(lone);
+    engine_job_free(first);
+    close_all();
+}
+END_TEST
+
 Suite *flows_suite(void)
 {
     Suite *s = suite_create("flows");
@@ -530,6 +618,8 @@ Suite *flows_suite(void)
     suite_add_tcase(s, order);
     tcase_add_test(whole, a_lone_job_takes_the_place_of_one_of_a_flood);
     tcase_add_test(whole, a_short_job_does_not_ride_in_a_full_step);
+    tcase_add_test(whole, steps_are_half_as_long_while_somebody_asks_for_little);
+    tcase_add_test(whole, what_goes_whole_goes_while_somebody_asks_for_little);
     tcase_add_test(whole, a_flow_fills_its_share_of_the_queue_and_no_more);
     tcase_add_test(whole, a_flow_holds_its_share_of_kv_memory_and_no_more);
     tcase_add_test(whole, what_two_flows_hold_may_be_all_of_kv_memory);
