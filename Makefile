@@ -123,12 +123,15 @@ $(B)/tests/main.o: $(B)/tests/main.c | build/.deps-build build/.deps-test
 $(B)/unit: $(B)/tests/main.o $(call obj,$(TESTS) $(TEST_HELP)) $(OBJ_APP) $(LIB)
 	$(CC) $(LDFLAGS) $^ -o $@ -lcheck -lsubunit -lrt $(LIBS)
 
-.PHONY: unit check lint integration clients golden alone models real parity parity-tokenizers soak fuzz-replay fuzz bench demo clean
+.PHONY: unit check lint integration keys clients golden alone models real parity parity-tokenizers soak fuzz-replay fuzz bench demo clean
 unit: $(B)/unit ## unit tests of VARIANT (CK_RUN_SUITE=name for one)
 	$(PY) tools/unit.py $(B)/unit $(CK_RUN_SUITE)
 
 integration: all models | build/.deps-test ## HTTP tests against a running server of VARIANT (Python 3, standard library)
 	PEFTD=$(abspath $(B)/peftd) $(PY) -m unittest discover -s tests/integration -t . -q
+
+keys: all | build/.deps-test ## every key, verb, route and task, and 100,000 requests with random keys
+	KEYS_REQUESTS=100000 PEFTD=$(abspath $(B)/peftd) $(PY) -m unittest -q tests.integration.test_keys_matrix
 
 clients: all | build/.deps-test ## openai, litellm, langchain, tritonclient and schemathesis, pinned, against a server
 	tests/clients/run.sh $(abspath $(B)/peftd)
