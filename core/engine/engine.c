@@ -42,7 +42,7 @@ static bool take_inbox(struct engine *e)
 
     core_lock(&e->synced_data.lock);
     while (!e->synced_data.inbox.n && !e->synced_data.is_stopping && !e->thread_data.n_active &&
-           !e->thread_data.ring.n)
+           !e->thread_data.ring.first)
         core_cond_wait(&e->synced_data.wake, &e->synced_data.lock);
     inbox = e->synced_data.inbox;
     e->synced_data.inbox = (struct engine_list){0};

@@ -57,7 +57,6 @@ struct engine_flow {
 /* Flows with waiting jobs; the first has its turn. */
 struct engine_ring {
     struct engine_flow *first, *last;
-    size_t n;
 };
 
 /* One input of one task. The maker owns it until submit; from then on only the
@@ -182,8 +181,10 @@ void engine__wait(struct engine *e, struct engine_job *job, bool is_front);
 /* The job that is next, NULL if none waits; engine__take() takes it out. */
 struct engine_job *engine__turn(struct engine *e);
 struct engine_job *engine__take(struct engine *e);
-/* The flow whose turn it is has to wait: the next one's turn. */
-void engine__rotate(struct engine *e);
+/* The flow whose turn it is has to wait for room: it stands aside while others are asked, and then
+ * has its turn still. */
+void engine__set_aside(struct engine *e, struct engine_ring *aside);
+void engine__put_in_front(struct engine *e, struct engine_ring *aside);
 /* Counts what each flow holds and which are there; returns the sum of their weights. */
 uint64_t engine__count_flows(struct engine *e);
 /* The flow that holds most for its weight, as last counted: of blocks, or of slots. */

@@ -135,17 +135,14 @@ static struct engine_lane *lane_pop(struct engine_flow *f)
     return lane;
 }
 
-static void ring_push(struct engine *e, struct engine_flow *f)
+static void ring_push(struct engine_ring *ring, struct engine_flow *f)
 {
-    struct engine_ring *ring = &e->thread_data.ring;
-
     f->next = NULL;
     if (ring->last)
         ring->last->next = f;
     else
         ring->first = f;
     ring->last = f;
-    ring->n++;
 }
 
 static struct engine_flow *ring_pop(struct engine *e)
@@ -155,7 +152,6 @@ static struct engine_flow *ring_pop(struct engine *e)
 
     ring->first = f->next;
     ring->last = ring->first ? ring->last : NULL;
-    ring->n--;
     return f;
 }
 
@@ -166,7 +162,7 @@ void engine__wait(struct engine *e, struct engine_job *job, bool is_front)
 
     if (!f->first) { /* who comes with nothing waiting has a turn to spend when it comes to him */
         f->credit = (uint64_t)e->opt.max_batch_tokens * f->weight;
-        ring_push(e, f);
+        ring_push(&e->thread_data.ring, f);
     }
     if (!lane->waiting.first) {
         lane->credit = e->opt.max_batch_tokens;
@@ -184,10 +180,19 @@ void engine__wait(struct engine *e, struct engine_job *job, bool is_front)
     }
 }
 
-void engine__rotate(struct engine *e)
+void engine__set_aside(struct engine *e, struct engine_ring *aside)
 {
-    if (e->thread_data.ring.n > 1)
-        ring_push(e, ring_pop(e));
+    ring_push(aside, ring_pop(e));
+}
+
+void engine__put_in_front(struct engine *e, struct engine_ring *aside)
+{
+    if (!aside->first)
+        return;
+    aside->last->next = e->thread_data.ring.first;
+    if (e->thread_data.ring.last)
+        aside->last = e->thread_data.ring.last;
+    e->thread_data.ring = *aside;
 }
 
 struct engine_job *engine__turn(struct engine *e)
@@ -210,7 +215,7 @@ struct engine_job *engine__turn(struct engine *e)
         if (f->credit >= cost_of(f->first->waiting.first))
             return f->first->waiting.first;
         f->credit += quantum * f->weight;
-        engine__rotate(e);
+        ring_push(&e->thread_data.ring, ring_pop(e));
     }
 }
 
@@ -248,7 +253,7 @@ uint64_t engine__count_flows(struct engine *e)
     for (size_t i = 0; i < e->thread_data.n_active; i++) {
         struct engine_flow *f = e->thread_data.active[i]->lane->flow;
 
-        if (f->first || f->is_counted)
+        if (f->is_counted)
             continue;
         f->n_blocks = 0;
         f->is_counted = true;
@@ -344,7 +349,7 @@ void engine__drop_waiting(struct engine *e, bool (*goes)(const struct engine_job
                 lane->credit = 0;
         }
         if (f->first)
-            ring_push(e, f);
+            ring_push(&e->thread_data.ring, f);
         else
             f->credit = 0;
     }

@@ -236,28 +236,25 @@ static bool has_enough(struct engine *e, const struct engine_job *job)
 
 void engine__admit(struct engine *e)
 {
+    struct engine_ring stuck = {0};
     struct engine_job *job;
-    size_t n_stuck = 0;
 
     engine__drop_waiting(e, is_cancelled);
-    while (n_stuck < e->thread_data.ring.n && (job = engine__turn(e))) {
-        const struct engine_flow *f = job->lane->flow;
-
+    while ((job = engine__turn(e))) {
         if (has_enough(e, job) || !make_room(e, job)) {
             /* Who has nothing running is not to be passed by for ever by smaller jobs. */
-            if (f->n_active == 0)
-                return;
-            engine__rotate(e);
-            n_stuck++;
+            if (job->lane->flow->n_active == 0)
+                break;
+            engine__set_aside(e, &stuck);
             continue;
         }
-        n_stuck = 0;
         engine__take(e);
         if (fwd_reserve(e->fwd, job->in.delta, &job->err) < 0)
             engine__end(e, job, ENGINE_CANCELLED);
         else
             activate(e, job);
     }
+    engine__put_in_front(e, &stuck);
 }
 
 /* ---- memory of running jobs ------------------------------------------------------------ */

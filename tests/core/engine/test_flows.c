@@ -384,6 +384,47 @@ START_TEST(steps_are_half_as_long_while_somebody_asks_for_little)
 }
 END_TEST
 
+/* One after the other, in the order of their ends. */
+static char ended[64];
+static atomic_size_t n_ended_jobs;
+
+static void on_end(void *arg, struct engine_job *j, const struct core_err *err)
+{
+    (void)arg, (void)err;
+    ended[n_ended_jobs++] = (char)('0' + j->in.flow);
+}
+
+/* Each job is a turn's rows of a light flow, and while it runs nobody else can. */
+START_TEST(a_flow_has_its_turn_while_it_waits_for_room)
+{
+    const struct engine_options opt = {
+        .n_threads = 1, .max_batch_tokens = 8, .max_batch_jobs = 1, .kv_bytes = 4 << 20};
+    struct engine_job *j[25];
+
+    open_with("tests/golden/bases/llama", &opt);
+    atomic_store(&may_go, false);
+    atomic_store(&n_began, 0);
+    n_ended_jobs = 0;
+    for (int i = 0; i < 25; i++) {
+        j[i] = new_job(i ? 1 + i % 2 : 9, 3, 5, on_end);
+        j[i]->in.weight = i % 2 ? 3 : 1;
+    }
+    ck_assert_int_eq(engine_submit(engine, &j[0], 1, NULL), 0);
+    while (!atomic_load(&n_began))
+        usleep(1000);
+    for (int i = 1; i < 25; i++)
+        ck_assert_int_eq(engine_submit(engine, &j[i], 1, NULL), 0);
+    atomic_store(&may_go, true);
+    while (n_ended_jobs < 25)
+        usleep(1000);
+    ended[25] = 0;
+    ck_assert_str_eq(ended, "9222122212221222111111111");
+    for (int i = 0; i < 25; i++)
+        engine_job_free(j[i]);
+    close_all();
+}
+END_TEST
+
 START_TEST(a_flow_fills_its_share_of_the_queue_and_no_more)
 {
     const struct engine_options opt = {
@@ -620,6 +661,7 @@ Suite *flows_suite(void)
     tcase_add_test(whole, a_short_job_does_not_ride_in_a_full_step);
     tcase_add_test(whole, steps_are_half_as_long_while_somebody_asks_for_little);
     tcase_add_test(whole, what_goes_whole_goes_while_somebody_asks_for_little);
+    tcase_add_test(whole, a_flow_has_its_turn_while_it_waits_for_room);
     tcase_add_test(whole, a_flow_fills_its_share_of_the_queue_and_no_more);
     tcase_add_test(whole, a_flow_holds_its_share_of_kv_memory_and_no_more);
     tcase_add_test(whole, what_two_flows_hold_may_be_all_of_kv_memory);
