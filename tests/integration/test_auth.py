@@ -1,5 +1,6 @@
 """Keys: every route without one and with each verb, tasks by pattern, a changed file, quotas."""
 
+import http.client
 import json
 import os
 import re
@@ -190,6 +191,63 @@ class FileTest(unittest.TestCase):
                                capture_output=True, text=True, timeout=60, check=False)
             self.assertEqual(r.returncode, 1)
             self.assertIn("the file of keys", r.stderr)
+
+
+class FlowTest(unittest.TestCase):
+    """One slot, which an endless call of `root` has: what others ask for waits until it ends."""
+
+    def start(self, keys, *args):
+        keys.add("root", "infer")
+        keys.write()
+        s = Server("llama", "--auth", keys.path, "--http-threads", "1", "--max-batch-jobs", "1", "--context-max", "100000",
+                   "--kv-bytes", "256MiB", *args)
+        held = self.send(s, keys, "root", "127.0.0.1", ENDLESS)
+        s.wait_until(lambda: s.metrics()["vllm:num_requests_running"] == 1)
+        return s, held
+
+    def send(self, s, keys, name, address, max_tokens):
+        """A connection that has asked."""
+        connection = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60, source_address=(address, 0))
+        connection.request("POST", "/v1/infer", json.dumps({"task": "base", "input": {"tokens": [5]}, "parameters": {
+            "max_tokens": max_tokens, "ignore_eos": True}}), keys.header[name])
+        return connection
+
+    def waiting(self, s, n):
+        s.wait_until(lambda: s.metrics()["vllm:num_requests_waiting"] == n)
+
+    def test_a_flow_is_a_key_wherever_it_comes_from(self):
+        keys = Keys()
+        keys.add("a", "infer")
+        keys.add("b", "infer")
+        s, held = self.start(keys, "--max-queue", "4", "--flow-share", "50")
+        with s:
+            mine = [self.send(s, keys, "a", address, 1) for address in ("127.0.0.2", "127.0.0.3")]
+            self.waiting(s, 2)
+            more = self.send(s, keys, "a", "127.0.0.4", 1)
+            self.assertEqual(more.getresponse().status, 429)
+            other = self.send(s, keys, "b", "127.0.0.2", 1)
+            self.waiting(s, 3)
+            held.close()
+            for connection in (*mine, other):
+                self.assertEqual(connection.getresponse().status, 200)
+                connection.close()
+            more.close()
+
+    def test_a_keys_weight_is_its_share(self):
+        keys = Keys()
+        keys.add("light", "infer")
+        keys.add("heavy", "infer", weight=3)
+        s, held = self.start(keys, "--max-batch-tokens", "256")
+        with s:  # each is a turn's rows, so that one that ends is logged before the next one but one has
+            asked = [self.send(s, keys, name, "127.0.0.1", 255) for name in ["light"] * 40 + ["heavy"] * 40]
+            self.waiting(s, 80)
+            held.close()
+            for connection in asked:
+                self.assertEqual(connection.getresponse().status, 200)
+                connection.close()
+            order = re.findall(r"key=(light|heavy)\b", s.log_text())
+            self.assertEqual(len(order), 80)
+            self.assertGreater(order[:40].count("heavy"), 25, order)  # 30, and 20 if they weighed the same
 
 
 class QuotaTest(unittest.TestCase):

@@ -8,6 +8,7 @@
 #include "core/base/buf.h"
 #include "core/base/err.h"
 #include "server/auth.h"
+#include "tests/support/ads_fixture.h"
 
 Suite *auth_suite(void);
 
@@ -46,6 +47,20 @@ static void one_key(const char *name, const char *verbs, const char *tasks, char
     write_file(text);
     snprintf(header, 128, "Bearer %s", secret);
     core_buf_release(&line);
+}
+
+/* Gives the file's one key limits. */
+static void limit_it(const char *limits)
+{
+    char text[1024];
+    FILE *f = fopen(path, "r");
+    size_t n;
+
+    ck_assert_ptr_nonnull(f);
+    n = fread(text, 1, sizeof(text) - 128, f);
+    fclose(f);
+    snprintf(text + n - 3, 128, ", \"limits\": {%s}}]}", limits);
+    write_file(text);
 }
 
 START_TEST(a_key_is_known_by_its_secret_alone)
@@ -173,18 +188,11 @@ START_TEST(what_a_name_has_used_stays_used_after_a_reload)
 {
     struct auth *a = NULL;
     const struct auth_key *key;
-    char header[128], text[1024];
+    char header[128];
     unsigned retry = 0;
-    size_t n;
-    FILE *f;
 
     one_key("acme", "infer", NULL, header);
-    f = fopen(path, "r");
-    ck_assert_ptr_nonnull(f);
-    n = fread(text, 1, sizeof(text) - 64, f);
-    fclose(f);
-    snprintf(text + n - 3, 64, ", \"limits\": {\"requests_per_minute\": 2}}]}");
-    write_file(text);
+    limit_it("\"requests_per_minute\": 2");
     ck_assert_int_eq(auth_new(&a, path, NULL), 0);
     for (int i = 0; i < 3; i++) {
         const int want = i < 2 ? 0 : CORE_E_QUOTA_EXCEEDED;
@@ -197,6 +205,39 @@ START_TEST(what_a_name_has_used_stays_used_after_a_reload)
     }
     ck_assert_uint_ge(retry, 59);
     auth_free(&a);
+}
+END_TEST
+
+/* Of uploads that are under way each sees the others, and what is stored already. */
+START_TEST(uploads_under_way_hold_their_room)
+{
+    struct ads_fx fx;
+    struct auth *a = NULL;
+    const struct auth_key *key;
+    char header[128];
+
+    ads_fx_init(&fx);
+    ads_fx_open(&fx);
+    ads_fx_must_put(&fx, "other", 1); /* not the key's */
+    one_key("acme", "write", "acme-*", header);
+    limit_it("\"tasks\": 2, \"stored_bytes\": 1000");
+    ck_assert_int_eq(auth_new(&a, path, NULL), 0);
+    key = auth_find(a, header);
+    ck_assert_ptr_nonnull(key);
+    ck_assert_int_eq(auth_store_begin(key, fx.store, "acme-1", 600, NULL), 0);
+    ck_assert_int_eq(auth_store_begin(key, fx.store, "acme-2", 401, NULL), CORE_E_QUOTA_EXCEEDED);
+    ck_assert_int_eq(auth_store_begin(key, fx.store, "acme-2", 300, NULL), 0);
+    ck_assert_int_eq(auth_store_begin(key, fx.store, "acme-3", 1, NULL), CORE_E_QUOTA_EXCEEDED);
+    auth_store_done(key, 600);
+    ck_assert_int_eq(auth_store_begin(key, fx.store, "acme-3", 701, NULL), CORE_E_QUOTA_EXCEEDED);
+    ck_assert_int_eq(auth_store_begin(key, fx.store, "acme-3", 700, NULL), 0);
+    auth_store_done(key, 300);
+    auth_store_done(key, 700);
+    ck_assert_int_eq(auth_store_begin(key, fx.store, "acme-1", 1000, NULL), 0);
+    auth_store_done(key, 1000);
+    auth_key_release(key);
+    auth_free(&a);
+    ads_fx_release(&fx);
 }
 END_TEST
 
@@ -226,6 +267,7 @@ Suite *auth_suite(void)
     tcase_add_loop_test(t, a_damaged_file_is_refused_by_place, 0,
                         sizeof(refused) / sizeof(refused[0]));
     tcase_add_test(t, what_a_name_has_used_stays_used_after_a_reload);
+    tcase_add_test(t, uploads_under_way_hold_their_room);
     tcase_add_test(t, a_key_that_would_be_refused_is_not_made);
     suite_add_tcase(s, t);
     return s;
