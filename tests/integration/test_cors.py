@@ -21,6 +21,7 @@ class CorsTest(unittest.TestCase):
             self.assertIn("Authorization", a.headers["Access-Control-Allow-Headers"])
             a = s.infer({"task": "base", "input": {"tokens": [2, 5, 3]}}, Origin=PAGE, **keys.header["web"])
             self.assertEqual((a.status, a.headers["Access-Control-Allow-Origin"], a.headers["Vary"]), (200, PAGE, "Origin"))
+            self.assertIn("Retry-After", a.headers["Access-Control-Expose-Headers"])
             refused = s.infer({"task": "base"}, Origin=PAGE)
             self.assertEqual((refused.status, refused.headers["Access-Control-Allow-Origin"]), (401, PAGE))
             other = s.request("OPTIONS", "/v1/infer", headers={**ASK, "Origin": "https://evil.example"})
@@ -29,6 +30,7 @@ class CorsTest(unittest.TestCase):
             self.assertEqual(other.headers["Vary"], "Origin")
             self.assertEqual(s.request("OPTIONS", "/nothing", headers=ASK).status, 404)
             self.assertEqual(s.request("OPTIONS", "/v1/infer").status, 405)
+            self.assertEqual(s.request("DELETE", "/v1/infer", headers=ASK).status, 405)
 
     def test_a_question_with_a_body_leaves_the_connection_in_order(self):
         with Server("bert", "--cors-origin", "*") as s:

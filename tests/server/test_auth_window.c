@@ -61,7 +61,7 @@ START_TEST(what_is_given_back_can_be_taken_again)
     auth_window_give(&w, 2, 1000);
     ck_assert_uint_eq(auth_window_take(&w, 2, 5, 1001), 0);
     ck_assert_uint_ne(auth_window_take(&w, 1, 5, 1001), 0);
-    auth_window_give(&w, 9, 900); /* long gone */
+    auth_window_give(&w, 9, 1001 - AUTH_WINDOW_SECONDS); /* gone, and its place is another's */
     auth_window_give(&w, 9, 2000);
     ck_assert_uint_ne(auth_window_take(&w, 1, 5, 1001), 0);
     auth_window_give(&w, 9, 1001); /* more than there is */
