@@ -17,6 +17,7 @@
 #include "core/base/buf.h"
 #include "core/base/err.h"
 #include "core/base/file.h"
+#include "core/base/log.h"
 #include "server/json_writer.h"
 
 enum kind { TEXT, COUNT, SIZE, SECONDS, CHOICE };
@@ -413,32 +414,36 @@ void srv_config_json(const struct srv_config *cfg, struct core_buf *out)
     jw_object_end(&w);
 }
 
-void srv_config_words(const struct srv_config *cfg, struct core_buf *out)
+void srv_config_log(const struct srv_config *cfg)
 {
-    char word[32];
+    struct core_log_line line;
+    char text[32];
 
+    if (CORE_LOG_INFO > core_log_level())
+        return;
+    core_log_begin(&line, CORE_LOG_INFO, "settings");
     for (size_t i = 0; i < N_SETTINGS; i++) {
         const struct setting *s = &settings[i];
         const void *const p = field(cfg, s);
 
-        core_buf_printf(out, "%s%s=", i ? " " : "", s->name);
         switch (s->kind) {
         case TEXT:
-            core_buf_str(out, *(char *const *)p);
             break;
         case COUNT:
-            core_buf_printf(out, "%u", *(const unsigned *)p);
+            snprintf(text, sizeof(text), "%u", *(const unsigned *)p);
             break;
         case SIZE:
-            core_buf_printf(out, "%llu", (unsigned long long)*(const uint64_t *)p);
+            snprintf(text, sizeof(text), "%llu", (unsigned long long)*(const uint64_t *)p);
             break;
         case SECONDS:
-            core_buf_printf(out, "%g", *(const double *)p);
+            snprintf(text, sizeof(text), "%g", *(const double *)p);
             break;
         case CHOICE:
-            word_of(s, *(const unsigned *)p, word, sizeof(word));
-            core_buf_str(out, word);
+            word_of(s, *(const unsigned *)p, text, sizeof(text));
             break;
         }
+        core_log_field(&line, s->name, s->kind == TEXT ? *(char *const *)p : text,
+                       s->kind != TEXT && s->kind != CHOICE);
     }
+    core_log_end(&line);
 }

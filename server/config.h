@@ -61,7 +61,8 @@ struct core_err;
     X(CHOICE, cpu_level, "auto", 0, 0, "auto|portable|avx2|avxvnni|avx512|avx512vnni|avx512bf16",  \
       "highest instruction set")                                                                   \
     X(CHOICE, precision, "exact", 0, 0, "exact|bf16|int8", "arithmetic of the base's linears")     \
-    X(CHOICE, log_level, "info", 0, 0, "error|warn|info|debug", "least important line to log")
+    X(CHOICE, log_level, "info", 0, 0, "error|warn|info|debug", "least important line to log")     \
+    X(CHOICE, log_format, "text", 0, 0, "text|json", "log lines: key=value words, or JSON objects")
 
 #define SRV_CONFIG_TYPE_TEXT char *
 #define SRV_CONFIG_TYPE_COUNT unsigned
@@ -88,10 +89,10 @@ enum srv_metrics_access { SRV_METRICS_OPEN, SRV_METRICS_READ }; /* words of metr
 
 /* The list of settings as --help shows it. */
 void srv_config_help(struct core_buf *out);
-/* All effective values as a JSON object (GET /v1/info) or as "name=value" words
- * for the start line of the log. No setting is a secret yet. */
+/* All effective values as a JSON object (GET /v1/info), and as the log's line event=settings.
+ * No setting is a secret yet. */
 void srv_config_json(const struct srv_config *cfg, struct core_buf *out);
-void srv_config_words(const struct srv_config *cfg, struct core_buf *out);
+void srv_config_log(const struct srv_config *cfg);
 /* The word of a CHOICE, borrowed from the table into buf. */
 const char *srv_config_cpu_level(const struct srv_config *cfg, char buf[16]);
 /* Sets it to the level that was chosen; a name that is no word of the table changes nothing. */

@@ -88,6 +88,7 @@ int main(int argc, char **argv)
         } else {
             /* The words of log_level stand in the order of enum core_log_level. */
             core_log_set_level((enum core_log_level)cfg.log_level);
+            core_log_set_format((enum core_log_format)cfg.log_format); /* likewise */
             status = commands[i].run(&cfg, n_rest, argv + 2);
         }
         srv_config_release(&cfg);

@@ -2,9 +2,12 @@
 #define _GNU_SOURCE /* POLLRDHUP */
 #include "server/request.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "core/base/alloc.h"
 #include "core/base/err.h"
@@ -258,6 +261,52 @@ unsigned srv_request_status(struct srv_request *r)
     return r->reply.code ? srv_status_of(r->reply.code) : r->reply.status;
 }
 
+/* The client's address without its port; "" of a connection that has ended. */
+static const char *client_of(int fd, char text[INET6_ADDRSTRLEN])
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } a;
+    socklen_t n = sizeof(a);
+
+    text[0] = '\0';
+    if (getpeername(fd, &a.any, &n) < 0)
+        return text;
+    if (a.any.sa_family == AF_INET)
+        inet_ntop(AF_INET, &a.v4.sin_addr, text, INET6_ADDRSTRLEN);
+    else if (a.any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&a.v6.sin6_addr))
+        inet_ntop(AF_INET, a.v6.sin6_addr.s6_addr + 12, text, INET6_ADDRSTRLEN);
+    else if (a.any.sa_family == AF_INET6)
+        inet_ntop(AF_INET6, &a.v6.sin6_addr, text, INET6_ADDRSTRLEN);
+    return text;
+}
+
+static const char *or_none(const char *text)
+{
+    return text[0] ? text : NULL;
+}
+
+static void log_request(struct srv_request *r, double seconds)
+{
+    const unsigned status = srv_request_status(r);
+    /* Probes and scrapes come every few seconds, and say something when they fail. */
+    const enum core_log_level level =
+        r->route && r->route->is_probe && status < 400 ? CORE_LOG_DEBUG : CORE_LOG_INFO;
+    char client[INET6_ADDRSTRLEN];
+
+    if (level > core_log_level())
+        return;
+    core_log(level,
+             "event=request id=%s client=%s key=%s method=%s route=%s path=%s task=%s status=%u "
+             "code=%s ms=%.1f",
+             r->id, or_none(client_of(r->fd, client)), r->key ? r->key->name : NULL,
+             r->route ? r->route->method : NULL, r->route ? r->route->path : NULL, r->path,
+             or_none(r->label), status, r->reply.code ? core_code_text(r->reply.code) : NULL,
+             seconds * 1e3);
+}
+
 void srv_request_account(struct srv_request *r)
 {
     const double seconds = (double)(core_now_ns() - r->started_ns) * 1e-9;
@@ -267,17 +316,19 @@ void srv_request_account(struct srv_request *r)
     r->is_accounted = true;
     if (r->account)
         r->account(r, seconds);
-    core_log(CORE_LOG_INFO, "event=request id=%s method=%s route=%s%s%s%s%s status=%u ms=%.1f",
-             r->id, r->route ? r->route->method : "-", r->route ? r->route->path : "-",
-             r->label[0] ? " task=" : "", r->label, r->key ? " key=" : "",
-             r->key ? r->key->name : "", srv_request_status(r), seconds * 1e3);
+    log_request(r, seconds);
 }
 
-void srv_request_name(struct srv_request *r, const char *wanted)
+void srv_request_name(struct srv_request *r, const char *wanted, const char *path)
 {
     static const char good[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-    const size_t n = wanted ? strlen(wanted) : 0;
+    const size_t n = wanted ? strlen(wanted) : 0, n_path = strlen(path);
+    const size_t n_shown = n_path < SRV_PATH_SHOWN ? n_path : SRV_PATH_SHOWN;
 
+    memcpy(r->path, path, n_shown);
+    r->path[n_shown] = '\0';
+    if (n_shown < n_path)
+        memcpy(r->path + n_shown - 3, "...", 3);
     if (n >= 1 && n <= SRV_ID_MAX && strspn(wanted, good) == n)
         memcpy(r->id, wanted, n + 1);
     else

@@ -43,7 +43,10 @@ enum srv_outcome {
     SRV_DROP,     /* close the connection without an answer */
 };
 
-enum { SRV_ID_MAX = 128 };
+enum {
+    SRV_ID_MAX = 128,
+    SRV_PATH_SHOWN = 159 /* bytes of a path that the log shows */
+};
 
 struct srv_request {
     /* Set at creation. */
@@ -53,6 +56,7 @@ struct srv_request {
     const struct srv_route *route; /* NULL: no such route, the reply is an error */
     uint64_t started_ns;
     char id[SRV_ID_MAX + 1];
+    char path[SRV_PATH_SHOWN + 1];     /* as the client sent it, unescaped; for the log only */
     uint64_t flow;                     /* gate_flow()'s; 0 = not asked for yet */
     const struct auth_key *key;        /* held; NULL: none was needed */
     char task[ADS_NAME_MAX + 1];       /* {task} of the path, "" if the route has none */
@@ -127,8 +131,8 @@ unsigned srv_request_status(struct srv_request *r);
 /* Counts and logs the request, once. The connection's thread only. */
 void srv_request_account(struct srv_request *r);
 
-/* Takes the client's X-Request-Id if it is valid, else makes one. */
-void srv_request_name(struct srv_request *r, const char *wanted);
+/* Takes the client's X-Request-Id if it is valid, else makes one; `path` is for the log. */
+void srv_request_name(struct srv_request *r, const char *wanted, const char *path);
 
 /* ---- what an endpoint may ask of its request; in http/mhd.c -------------------- */
 

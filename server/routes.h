@@ -26,6 +26,7 @@ struct srv_route {
     enum srv_body_limit body;
     bool needs_ready;     /* 503 while loading or draining */
     bool has_text_errors; /* {"error": "sentence"}, as the Open Inference Protocol has it */
+    bool is_probe;        /* asked every few seconds by machines: a success is logged as debug */
 };
 
 /* Finds the route and copies what {task} and {version} stand for ("" if it has none). NULL:

@@ -7,7 +7,6 @@
 #include <sys/random.h>
 #include <time.h>
 
-#include "core/base/buf.h"
 #include "core/base/err.h"
 #include "core/base/log.h"
 #include "core/model/model.h"
@@ -23,14 +22,21 @@
 #include "server/metrics.h"
 #include "server/srv.h"
 
-/* Once 0 and `auto` have become numbers and names. */
-static void log_settings(const struct srv *s)
+/* What is said whatever --log-level is: a sentence on stderr, or a line of JSON for who reads
+ * nothing else. */
+static void say(enum core_log_level level, const char *event, const char *prefix, const char *text)
 {
-    struct core_buf words = {0};
+    struct core_log_line line;
+    char message[600];
 
-    srv_config_words(&s->cfg, &words);
-    core_log(CORE_LOG_INFO, "event=settings %s", words.is_short ? "" : words.p);
-    core_buf_release(&words);
+    if (core_log_format() == CORE_LOG_TEXT) {
+        fprintf(stderr, "%s %s\n", prefix, text);
+        return;
+    }
+    snprintf(message, sizeof(message), "%s %s", prefix, text);
+    core_log_begin(&line, level, event);
+    core_log_field(&line, "message", message, false);
+    core_log_end(&line);
 }
 
 static void log_tls(const struct srv *s)
@@ -87,15 +93,15 @@ static int start(struct srv *s, struct core_err *err)
         rc = http_start(&s->http, s, err);
     if (rc < 0)
         return rc;
-    fprintf(stderr, "listening on %s\n", http_url(s->http));
+    say(CORE_LOG_INFO, "listening", "listening on", http_url(s->http));
     if (s->cfg.admin_listen[0])
-        fprintf(stderr, "admin on %s\n", http_admin_url(s->http));
+        say(CORE_LOG_INFO, "listening", "admin on", http_admin_url(s->http));
     core_log(CORE_LOG_INFO, "event=start version=%s commit=%s", PEFTD_VERSION, srv_build_commit());
     log_tls(s);
     rc = srv_open(s, err);
     if (rc < 0)
         return rc;
-    log_settings(s);
+    srv_config_log(&s->cfg); /* once 0 and `auto` have become numbers and names */
     core_log(CORE_LOG_INFO, "event=ready model=%s arch=%s cpu_level=%s bytes=%zu hash=%.12s",
              model_config(s->model)->name, model_config(s->model)->arch, model_kern(s->model)->name,
              model_bytes(s->model), model_hash(s->model));
@@ -114,7 +120,7 @@ int cmd_serve(const struct srv_config *cfg, int argc, char **argv)
         return 2;
     }
     if (check_usage(cfg, &err) < 0) {
-        fprintf(stderr, "peftd serve: %s\n", err.msg);
+        say(CORE_LOG_ERROR, "failed", "peftd serve:", err.msg);
         return 2;
     }
     core_mutex_init(&s.requests.lock, CORE_RANK_CONN);
@@ -122,7 +128,7 @@ int cmd_serve(const struct srv_config *cfg, int argc, char **argv)
         s.random_seed = (uint64_t)time(NULL);
     rc = start(&s, &err);
     if (rc < 0) {
-        fprintf(stderr, "peftd serve: %s\n", err.msg);
+        say(CORE_LOG_ERROR, "failed", "peftd serve:", err.msg);
         if (s.loop)
             srv_loop_stop(s.loop);
     }

@@ -375,7 +375,7 @@ static enum MHD_Result begin(const struct http_door *d, struct MHD_Connection *c
         return MHD_NO;
     *con_cls = r;
     http_peer_owes_body(d->watch, c->peer);
-    srv_request_name(r, http_header(r, "X-Request-Id"));
+    srv_request_name(r, http_header(r, "X-Request-Id"), path_of(target));
     length = http_header(r, MHD_HTTP_HEADER_CONTENT_LENGTH);
     n_body = length ? strtoull(length, NULL, 10) : 0;
     is_framed = http_guard_check(&c->guard, ++c->n_requests, &err) == 0;

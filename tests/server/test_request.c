@@ -114,12 +114,12 @@ START_TEST(an_id_is_taken_if_valid_else_made)
     struct srv_request *r = make();
     char first[SRV_ID_MAX + 1];
 
-    srv_request_name(r, "abc.DEF_1-2");
+    srv_request_name(r, "abc.DEF_1-2", "/");
     ck_assert_str_eq(r->id, "abc.DEF_1-2");
-    srv_request_name(r, "a b");
+    srv_request_name(r, "a b", "/");
     ck_assert_uint_eq(strlen(r->id), 20);
     strcpy(first, r->id);
-    srv_request_name(r, NULL);
+    srv_request_name(r, NULL, "/");
     ck_assert_str_ne(r->id, first);
     srv_request_unref(r);
 }
