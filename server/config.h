@@ -34,13 +34,13 @@ struct core_err;
     X(COUNT, max_batch_jobs, "256", 1, 1 << 16, "N", "inputs that share one step")                 \
     X(COUNT, max_queue, "4096", 1, 1 << 20, "N", "inputs that may wait; more get 429")             \
     X(COUNT, flow_share, "75", 1, 100, "PERCENT", "of the queue that one key or address may fill") \
-    X(SIZE, kv_bytes, "1GiB", 1 << 16, 1e15, "SIZE", "key and value memory of a decoder")          \
+    X(SIZE, kv_bytes, "0", 0, 1e15, "SIZE", "key and value memory of a decoder; 0: see Memory")    \
     X(COUNT, kv_share, "75", 1, 100, "PERCENT", "of that memory that one key or address may hold") \
     X(COUNT, context_max, "0", 0, 1 << 24, "N", "tokens of one sequence; 0 is the model's own")    \
     X(COUNT, threads, "0", 0, 1024, "N", "compute threads; 0 is one per core")                     \
     X(COUNT, http_threads, "2", 1, 256, "N", "threads that read and write HTTP")                   \
     X(COUNT, max_connections, "1024", 1, 65536, "N", "open connections")                           \
-    X(SIZE, resident_bytes, "1GiB", 1 << 16, 1e15, "SIZE", "memory for loaded adapters")           \
+    X(SIZE, resident_bytes, "0", 0, 1e15, "SIZE", "memory for loaded adapters; 0: see Memory")     \
     X(SIZE, store_bytes, "0", 0, 1e18, "SIZE", "disk space of the store; 0 is no limit")           \
     X(SIZE, max_upload_bytes, "256MiB", 1, 1e15, "SIZE", "largest adapter upload")                 \
     X(SIZE, max_body_bytes, "8MiB", 1, 1e12, "SIZE", "largest body of any other request")          \

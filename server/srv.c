@@ -10,6 +10,7 @@
 
 #include "adapters_store/ads_store.h"
 #include "core/base/alloc.h"
+#include "core/base/cgroup.h"
 #include "core/base/err.h"
 #include "core/base/log.h"
 #include "core/delta/delta.h"
@@ -17,6 +18,7 @@
 #include "core/kern/kern.h"
 #include "core/model/model.h"
 #include "server/executor.h"
+#include "server/memory.h"
 #include "server/request.h"
 
 enum {
@@ -86,7 +88,16 @@ static void note_values(struct srv *s)
     srv_config_set_cpu_level(&s->cfg, model_kern(s->model)->name);
 }
 
-int srv_open(struct srv *s, struct core_err *err)
+static int settle_memory(struct srv *s, struct core_err *err)
+{
+    struct core_memory memory;
+
+    core_memory_read(&memory, "");
+    return srv_memory_settle(&s->cfg, model_bytes(s->model),
+                             model_last_stack(model_config(s->model))->is_causal, &memory, err);
+}
+
+static int open_engine(struct srv *s, struct core_err *err)
 {
     const struct srv_config *c = &s->cfg;
     const struct engine_options engine = {
@@ -99,21 +110,35 @@ int srv_open(struct srv *s, struct core_err *err)
         .kv_bytes = c->kv_bytes,
         .context_max = c->context_max,
     };
-    struct ads_options store = {
-        .dir = c->store,
-        .resident_max_bytes = c->resident_bytes,
-        .store_max_bytes = c->store_bytes,
-        .upload_max_bytes = c->max_upload_bytes,
+
+    return engine_new(&s->engine, s->model, &engine, err);
+}
+
+static int open_store(struct srv *s, struct core_err *err)
+{
+    const struct ads_options store = {
+        .dir = s->cfg.store,
+        .model = s->model,
+        .resident_max_bytes = s->cfg.resident_bytes,
+        .store_max_bytes = s->cfg.store_bytes,
+        .upload_max_bytes = s->cfg.max_upload_bytes,
     };
-    int rc = srv_open_model(c, &s->model, err);
+
+    return ads_store_open(&s->store, &store, err);
+}
+
+int srv_open(struct srv *s, struct core_err *err)
+{
+    int rc = srv_open_model(&s->cfg, &s->model, err);
 
     if (rc == 0)
+        rc = settle_memory(s, err);
+    if (rc == 0)
         rc = delta_base(&s->base, s->model, err);
-    store.model = s->model;
     if (rc == 0)
-        rc = ads_store_open(&s->store, &store, err);
+        rc = open_store(s, err);
     if (rc == 0)
-        rc = engine_new(&s->engine, s->model, &engine, err);
+        rc = open_engine(s, err);
     if (rc == 0)
         rc = executor_new(&s->executor, ENCODERS, ENCODE_QUEUE, err);
     if (rc == 0)

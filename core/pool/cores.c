@@ -1,5 +1,5 @@
-/* core/pool/cores.c - see cores.h. Files of a few bytes, read once at start; a file
- * that is absent or says something else counts as no limit. */
+/* core/pool/cores.c - see cores.h. A file that is absent or says something else counts as no
+ * limit. */
 #include "core/pool/cores.h"
 
 #include <ctype.h>
@@ -9,23 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4352, LINE_BYTES = 4096 };
-
-/* The first line of root/a/b/c, without its end. */
-static bool read_line(char line[LINE_BYTES], const char *root, const char *a, const char *b,
-                      const char *c)
-{
-    char path[PATH_BYTES];
-    const int n = snprintf(path, sizeof(path), "%s/%s%s/%s", root, a, b, c);
-    FILE *f = n > 0 && n < PATH_BYTES ? fopen(path, "re") : NULL;
-    const bool has = f && fgets(line, LINE_BYTES, f);
-
-    if (f)
-        fclose(f);
-    if (has)
-        line[strcspn(line, "\n")] = '\0';
-    return has;
-}
+#include "core/base/cgroup.h"
 
 /* "0-3,8": is a CPU of the list in the set and below `cpu`? */
 static bool has_lower(const char *list, const cpu_set_t *set, unsigned cpu)
@@ -46,16 +30,15 @@ static bool has_lower(const char *list, const cpu_set_t *set, unsigned cpu)
 
 static void count_cpus(struct pool_cores *out, const char *root, const cpu_set_t *set)
 {
-    char line[LINE_BYTES], name[32];
+    char line[CORE_FIRST_LINE], dir[CORE_FIRST_LINE];
 
     out->n_cpus = out->n_cores = 0;
     for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET(cpu, set))
             continue;
         out->n_cpus++;
-        snprintf(name, sizeof(name), "cpu%u/topology", cpu);
-        if (!read_line(line, root, "sys/devices/system/cpu/", name, "thread_siblings_list") ||
-            !has_lower(line, set, cpu))
+        snprintf(dir, sizeof(dir), "%s/sys/devices/system/cpu/cpu%u/topology", root, cpu);
+        if (!core_first_line(line, dir, "thread_siblings_list") || !has_lower(line, set, cpu))
             out->n_cores++; /* the first of its core */
     }
     out->n_cpus = out->n_cpus ? out->n_cpus : 1;
@@ -73,64 +56,27 @@ static void limit(struct pool_cores *out, double quota, double period)
         out->n_quota = n;
 }
 
-/* The quotas of one group and of all above it; a group inside a container may carry
- * the host's path, of which only the root is mounted. */
-static void limit_by_group(struct pool_cores *out, const char *root, const char *mount, char *group)
+static void limit_by_group(void *arg, const char *dir)
 {
-    char line[LINE_BYTES];
+    struct pool_cores *out = arg;
+    char line[CORE_FIRST_LINE];
     double quota, period;
 
-    for (;;) {
-        char *slash = strrchr(group, '/');
-
-        if (read_line(line, root, mount, group, "cpu.max") &&
-            sscanf(line, "%lf %lf", &quota, &period) == 2) /* or "max 100000" */
-            limit(out, quota, period);
-        if (read_line(line, root, mount, group, "cpu.cfs_quota_us")) {
-            quota = strtod(line, NULL); /* -1: none */
-            if (read_line(line, root, mount, group, "cpu.cfs_period_us"))
-                limit(out, quota, strtod(line, NULL));
-        }
-        if (!slash)
-            return;
-        *slash = '\0';
+    if (core_first_line(line, dir, "cpu.max") &&
+        sscanf(line, "%lf %lf", &quota, &period) == 2) /* or "max 100000" */
+        limit(out, quota, period);
+    if (core_first_line(line, dir, "cpu.cfs_quota_us")) {
+        quota = strtod(line, NULL); /* -1: none */
+        if (core_first_line(line, dir, "cpu.cfs_period_us"))
+            limit(out, quota, strtod(line, NULL));
     }
-}
-
-/* Lines "0::/group" of version 2 and "4:cpu,cpuacct:/group" of version 1, whose
- * hierarchy is mounted under the names of its controllers. */
-static void read_quota(struct pool_cores *out, const char *root)
-{
-    char path[PATH_BYTES], line[LINE_BYTES], mount[LINE_BYTES + 32];
-    FILE *f = NULL;
-
-    out->n_quota = 0;
-    if (snprintf(path, sizeof(path), "%s/proc/self/cgroup", root) < PATH_BYTES)
-        f = fopen(path, "re");
-    while (f && fgets(line, sizeof(line), f)) {
-        char *names = strchr(line, ':'), *group = names ? strchr(names + 1, ':') : NULL;
-
-        if (!group)
-            continue;
-        line[strcspn(line, "\n")] = '\0';
-        *group++ = '\0';
-        names++;
-        if (*names == '\0') {
-            limit_by_group(out, root, "sys/fs/cgroup", group);
-        } else if (strcmp(names, "cpu") == 0 || strstr(names, "cpu,") == names ||
-                   strstr(names, ",cpu")) {
-            snprintf(mount, sizeof(mount), "sys/fs/cgroup/%s", names);
-            limit_by_group(out, root, mount, group);
-        }
-    }
-    if (f)
-        fclose(f);
 }
 
 void pool_cores_read(struct pool_cores *out, const char *root, const cpu_set_t *set)
 {
     count_cpus(out, root, set);
-    read_quota(out, root);
+    out->n_quota = 0;
+    core_cgroup_each(root, "cpu", limit_by_group, out);
 }
 
 void pool_cores_here(struct pool_cores *out)
