@@ -337,24 +337,22 @@ void srv_config_release(struct srv_config *cfg)
     *cfg = (struct srv_config){0};
 }
 
-void srv_config_help(struct core_buf *out)
+bool srv_config_setting(size_t i, struct srv_setting *out)
 {
-    for (size_t i = 0; i < N_SETTINGS; i++) {
-        const struct setting *s = &settings[i];
-        char flag[64];
-        int n = snprintf(flag, sizeof(flag), "--%s %s", s->name,
-                         s->kind == CHOICE ? "LEVEL" : s->words);
+    const struct setting *const s = &settings[i];
 
-        for (int j = 2; j < n && flag[j] != ' '; j++)
-            if (flag[j] == '_')
-                flag[j] = '-';
-        core_buf_printf(out, "  %-28s %s", flag, s->help);
-        if (s->kind == CHOICE)
-            core_buf_printf(out, ": %s", s->words);
-        if (s->def[0])
-            core_buf_printf(out, " [%s]", s->def);
-        core_buf_str(out, "\n");
-    }
+    if (i >= N_SETTINGS)
+        return false;
+    *out = (struct srv_setting){.name = s->name,
+                                .value = s->kind == CHOICE ? "WORD" : s->words,
+                                .words = s->kind == CHOICE ? s->words : NULL,
+                                .help = s->help,
+                                .def = s->def};
+    snprintf(out->flag, sizeof(out->flag), "--%s", s->name);
+    for (char *c = out->flag; *c; c++)
+        if (*c == '_')
+            *c = '-';
+    return true;
 }
 
 static void word_of(const struct setting *s, unsigned index, char *buf, size_t n)

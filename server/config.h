@@ -1,16 +1,18 @@
 /* server/config.h - the settings, all in one table.
  *
  * SRV_CONFIG_MAP is the only list: struct srv_config, the flags (--max-queue), the
- * environment (PEFTD_MAX_QUEUE), the keys of the --config file (max_queue), --help
- * and the "limits" of GET /v1/info are made from it. A flag beats the environment,
- * which beats the file, which beats the default. An unknown name is an error in
- * all three, so that a typing error is never a silent default.
+ * environment (PEFTD_MAX_QUEUE), the keys of the --config file (max_queue), --help, the manual
+ * page, the completion of bash and the "limits" of GET /v1/info are made from it. A flag beats the
+ * environment, which beats the file, which beats the default. An unknown name is an error in all
+ * three, so that a typing error is never a silent default.
  *
  * Threads: written once at start, read by all afterwards.
  */
 #ifndef SERVER_CONFIG_H
 #define SERVER_CONFIG_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct core_buf;
@@ -34,13 +36,15 @@ struct core_err;
     X(COUNT, max_batch_jobs, "256", 1, 1 << 16, "N", "inputs that share one step")                 \
     X(COUNT, max_queue, "4096", 1, 1 << 20, "N", "inputs that may wait; more get 429")             \
     X(COUNT, flow_share, "75", 1, 100, "PERCENT", "of the queue that one key or address may fill") \
-    X(SIZE, kv_bytes, "0", 0, 1e15, "SIZE", "key and value memory of a decoder; 0: see Memory")    \
+    X(SIZE, kv_bytes, "0", 0, 1e15, "SIZE",                                                        \
+      "key and value memory of a decoder; 0: 1GiB if it fits")                                     \
     X(COUNT, kv_share, "75", 1, 100, "PERCENT", "of that memory that one key or address may hold") \
     X(COUNT, context_max, "0", 0, 1 << 24, "N", "tokens of one sequence; 0 is the model's own")    \
     X(COUNT, threads, "0", 0, 1024, "N", "compute threads; 0 is one per core")                     \
     X(COUNT, http_threads, "2", 1, 256, "N", "threads that read and write HTTP")                   \
     X(COUNT, max_connections, "1024", 1, 65536, "N", "open connections")                           \
-    X(SIZE, resident_bytes, "0", 0, 1e15, "SIZE", "memory for loaded adapters; 0: see Memory")     \
+    X(SIZE, resident_bytes, "0", 0, 1e15, "SIZE",                                                  \
+      "memory for loaded adapters; 0: 1GiB if it fits")                                            \
     X(SIZE, store_bytes, "0", 0, 1e18, "SIZE", "disk space of the store; 0 is no limit")           \
     X(SIZE, max_upload_bytes, "256MiB", 1, 1e15, "SIZE", "largest adapter upload")                 \
     X(SIZE, max_body_bytes, "8MiB", 1, 1e12, "SIZE", "largest body of any other request")          \
@@ -87,8 +91,13 @@ void srv_config_release(struct srv_config *cfg);
 
 enum srv_metrics_access { SRV_METRICS_OPEN, SRV_METRICS_READ }; /* words of metrics_access */
 
-/* The list of settings as --help shows it. */
-void srv_config_help(struct core_buf *out);
+/* One row of the table, for people: its flag, what follows the flag, and the words of a CHOICE
+ * ("a|b"; NULL of other kinds). Borrowed from the table; false: there is no i-th row. */
+struct srv_setting {
+    const char *name, *value, *words, *help, *def;
+    char flag[48];
+};
+bool srv_config_setting(size_t i, struct srv_setting *out);
 /* All effective values as a JSON object (GET /v1/info), and as the log's line event=settings.
  * No setting is a secret yet. */
 void srv_config_json(const struct srv_config *cfg, struct core_buf *out);
