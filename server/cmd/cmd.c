@@ -46,6 +46,13 @@ static const struct cmd all[] = {
      .more = "VERBS are of infer, read, write, admin; TASKS are patterns of names with * and ?, "
              "both separated by commas. The secret is stored nowhere.",
      .settings = ""},
+    {.name = "health",
+     .run = cmd_health,
+     .usage = "health [live|ready] [--listen ADDR:PORT]",
+     .help = "ask a running server; exit 0 if it lives (or is ready)",
+     .more = "Asks --admin-listen if it is set, else --listen, and waits for at most 5 seconds.",
+     .settings = "listen admin_listen config",
+     .words = "live ready"},
     {.name = "version",
      .run = cmd_version,
      .usage = "version",

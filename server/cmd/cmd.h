@@ -44,6 +44,7 @@ int cmd_check(const struct srv_config *cfg, int argc, char **argv);
 int cmd_diff(const struct srv_config *cfg, int argc, char **argv);
 int cmd_store(const struct srv_config *cfg, int argc, char **argv);
 int cmd_key(const struct srv_config *cfg, int argc, char **argv);
+int cmd_health(const struct srv_config *cfg, int argc, char **argv);
 int cmd_version(const struct srv_config *cfg, int argc, char **argv);
 int cmd_help(const struct srv_config *cfg, int argc, char **argv);
 

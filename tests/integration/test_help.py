@@ -1,11 +1,14 @@
 """peftd help, the manual page and the completion of bash: made from the same tables, and usable by what reads them."""
 
+import http.server
 import re
 import shutil
+import socket
 import subprocess
+import threading
 import unittest
 
-from tests.integration.server import PEFTD
+from tests.integration.server import PEFTD, Server
 
 FLAG = re.compile(r"--[a-z][a-z-]+")
 
@@ -22,7 +25,7 @@ def rows(text):
 class Help(unittest.TestCase):
     def test_every_command_has_its_help(self):
         commands = re.findall(r"(?m)^  peftd ([a-z]+)", peftd("help").stdout)
-        self.assertEqual(commands, ["serve", "check", "diff", "store", "key", "version", "help"])
+        self.assertEqual(commands, ["serve", "check", "diff", "store", "key", "health", "version", "help"])
         for command in commands:
             one = peftd("help", command)
             self.assertEqual((one.returncode, one.stderr), (0, ""))
@@ -56,6 +59,55 @@ class Help(unittest.TestCase):
                               capture_output=True, text=True, timeout=60, check=False, env={"MANWIDTH": "100", "PATH": "/usr/bin:/bin"})
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn("--max-batch-tokens N", done.stdout)
+
+
+class Health(unittest.TestCase):
+    def health(self, *args):
+        done = peftd("health", *args)
+        self.assertEqual(bool(done.stderr), done.returncode != 0, done.stderr)
+        return done.returncode
+
+    def test_of_a_server_that_is_there(self):
+        with Server("bert", "--admin-listen", "127.0.0.1:0") as s:
+            admin = s.wait_for_log(rb"admin on http://([^\s]+)").group(1).decode()
+            for args in (("--listen", f"127.0.0.1:{s.port}"), ("--listen", f"0.0.0.0:{s.port}"), ("--listen", f":{s.port}"),
+                         ("--listen", f"localhost:{s.port}"), ("--listen", "127.0.0.1:1", "--admin-listen", admin)):
+                self.assertEqual((self.health(*args), self.health("live", *args), self.health("ready", *args)), (0, 0, 0), args)
+
+    def test_of_none(self):
+        with socket.create_server(("127.0.0.1", 0)) as door:
+            at = f"127.0.0.1:{door.getsockname()[1]}"
+            def greet():
+                with door.accept()[0] as c:
+                    c.sendall(b"SSH-2.0-no\r\n")
+            listener = threading.Thread(target=greet, daemon=True)
+            listener.start()
+            self.assertEqual(self.health("--listen", at), 1)
+            listener.join()
+        self.assertEqual(self.health("--listen", at), 1)
+        self.assertEqual(self.health("--listen", "nowhere"), 1)
+        self.assertEqual(self.health("dead"), 2)
+
+    def test_of_one_that_is_not_ready(self):
+        with http.server.HTTPServer(("127.0.0.1", 0), Unready) as other:
+            thread = threading.Thread(target=other.serve_forever, daemon=True)
+            thread.start()
+            at = f"127.0.0.1:{other.server_port}"
+            self.assertEqual((self.health("--listen", at), self.health("ready", "--listen", at)), (0, 1))
+            other.shutdown()
+            thread.join()
+
+
+class Unready(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.send_response(503 if self.path == "/readyz" else 200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
 
 
 class Completion(unittest.TestCase):
