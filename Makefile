@@ -103,6 +103,42 @@ $(B)/bench/%: $(B)/bench/%.o $(OBJ_APP) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
 
+# ---- installation -------------------------------------------------------------
+
+PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+DOC := $(PREFIX)/share/doc/peftd
+# What `install` makes and `uninstall` removes; the configuration is the administrator's.
+INSTALLED = $(PREFIX)/bin/peftd $(PREFIX)/share/man/man1/peftd.1 $(PREFIX)/share/bash-completion/completions/peftd \
+  $(UNITDIR)/peftd.service $(DOC)/LICENSE $(DOC)/README.md $(patsubst docs/%,$(DOC)/docs/%,$(wildcard docs/*))
+
+.PHONY: install uninstall deb deb-test
+install: build/peftd ## install under DESTDIR and PREFIX (/usr/local): program, manual, completion, unit, configuration, documents
+	install -d $(addprefix $(DESTDIR),$(sort $(dir $(INSTALLED)))) $(DESTDIR)$(SYSCONFDIR)/peftd
+	install -m 755 build/peftd $(DESTDIR)$(PREFIX)/bin/peftd
+	build/peftd help --man > build/peftd.1
+	build/peftd help --bash > build/peftd.bash
+	sed -e 's|@BINDIR@|$(PREFIX)/bin|' -e 's|@SYSCONFDIR@|$(SYSCONFDIR)|' deploy/peftd.service.in > build/peftd.service
+	install -m 644 build/peftd.1 $(DESTDIR)$(PREFIX)/share/man/man1/peftd.1
+	install -m 644 build/peftd.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/peftd
+	install -m 644 build/peftd.service $(DESTDIR)$(UNITDIR)/peftd.service
+	install -m 644 LICENSE README.md $(DESTDIR)$(DOC)
+	install -m 644 docs/* $(DESTDIR)$(DOC)/docs
+	test -e $(DESTDIR)$(SYSCONFDIR)/peftd/peftd.json || \
+	  install -m 644 deploy/etc/peftd.json $(DESTDIR)$(SYSCONFDIR)/peftd/peftd.json
+
+uninstall: ## remove what install has put there, except the configuration
+	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
+	rmdir $(DESTDIR)$(DOC)/docs $(DESTDIR)$(DOC) 2>/dev/null || true
+
+deb: all ## the Debian package, build/deb/peftd_VERSION_ARCH.deb
+	tools/deb.sh
+
+deb-test: all | build/.deps-test ## install, start, upgrade, remove and purge the package in a fresh Debian (root, network)
+	tools/deps.sh deb deb-test
+	PYTHONPATH=. $(PY) tests/deploy/fresh_root.py
+
 # ---- tests --------------------------------------------------------------------
 
 # tests/core/tok/test_bpe.c has `Suite *bpe_suite(void)`; the runner's main is made
@@ -123,7 +159,7 @@ $(B)/tests/main.o: $(B)/tests/main.c | build/.deps-build build/.deps-test
 $(B)/unit: $(B)/tests/main.o $(call obj,$(TESTS) $(TEST_HELP)) $(OBJ_APP) $(LIB)
 	$(CC) $(LDFLAGS) $^ -o $@ -lcheck -lsubunit -lrt $(LIBS)
 
-.PHONY: unit check lint integration keys clients golden alone models real parity parity-tokenizers soak fuzz-replay fuzz bench demo clean
+.PHONY: unit check lint integration keys clients deploy-test golden alone models real parity parity-tokenizers soak fuzz-replay fuzz bench demo clean
 unit: $(B)/unit ## unit tests of VARIANT (CK_RUN_SUITE=name for one)
 	$(PY) tools/unit.py $(B)/unit $(CK_RUN_SUITE)
 
@@ -135,6 +171,9 @@ keys: all | build/.deps-test ## every key, verb, route and task, and 100,000 req
 
 clients: all | build/.deps-test ## openai, litellm, langchain, tritonclient and schemathesis, pinned, against a server
 	tests/clients/run.sh $(abspath $(B)/peftd)
+
+deploy-test: all | build/.deps-test ## what make install and make deb put where, and how the unit is locked down
+	$(PY) -m unittest discover -s tests/deploy -t . -q
 
 golden: all | build/.deps-test ## every committed golden over HTTP, all tasks mixed in one call
 	$(PY) tests/parity/parity.py --golden tests/golden --peftd $(B)/peftd
@@ -202,4 +241,4 @@ demo: ## two real models, eight trained tasks, real answers
 clean: ## remove build/
 	rm -rf build
 
--include $(shell find build -name '*.d' 2>/dev/null)
+-include $(shell find build -name '*.d' -type f 2>/dev/null)

@@ -37,6 +37,7 @@ stage "the golden comparison can fail" python3 tests/parity/test_parity.py
 stage "real models" $make -s real
 stage "goldens over HTTP, address sanitizer" $make -s golden VARIANT=asan
 stage "HTTP tests" $make -s integration
+stage "installation, unit and package" $make -s deploy-test
 stage "HTTP tests, address sanitizer" $make -s integration VARIANT=asan
 stage "HTTP tests, thread sanitizer" $make -s integration VARIANT=tsan
 stage "replacement, kill -9, hostile input and mixed requests, a tenth" tests/soak/run.sh --short

@@ -7,6 +7,8 @@
 #   fuzz    the fuzzers
 #   demo    the demo
 #   clients the clients of other APIs
+#   deb     the Debian package
+#   deb-test its test in a fresh root
 set -eu
 cd "$(dirname "$0")"
 
@@ -23,7 +25,9 @@ packages() {
     lint) echo clang-14 clang-format-14 clang-tidy-14 git python3 ;;
     fuzz) echo clang-14 libclang-rt-14-dev llvm-14 ;;
     demo) echo python3 curl ;;
-    clients) echo python3-venv ;;
+    clients) echo python3-venv prometheus ;;
+    deb) echo debhelper dpkg-dev fakeroot ;;
+    deb-test) echo debootstrap lintian systemd python3 ;;
     *) echo "$1" ;;
     esac
 }
