@@ -217,8 +217,9 @@ class Documents(unittest.TestCase):
                     self.assertEqual(got, says, answer.body)
 
     def test_every_setting_exists(self):
-        known = set(re.findall(r"--[a-z][a-z-]+", subprocess.run([PEFTD, "serve", "--help"], capture_output=True, text=True,
-                                                                 check=True).stdout))
+        def flags(*command):
+            return set(re.findall(r"--[a-z][a-z-]+", subprocess.run([PEFTD, "help", *command], capture_output=True, text=True, check=True).stdout))
+        known = set().union(*map(flags, ("serve", "diff", "help")))
         for name, text in documents():
             for line, paragraph in paragraphs(text):
                 if PROGRAM.match(paragraph):
