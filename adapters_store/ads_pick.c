@@ -165,6 +165,12 @@ static const char *first_of(const struct core_file *file, size_t n, enum role ro
 
 static int whole_model(const char *name, struct core_err *err)
 {
+    if (fnmatch("*.gguf", name, 0) == 0)
+        return core_err_set_param(
+            err, CORE_E_ADAPTER_UNSUPPORTED, name,
+            "%.128s: of GGUF only whole models are read, with --model; upload "
+            "the adapter as PEFT or AdapterHub saved it",
+            name);
     return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, name,
                               "%.128s belongs to a whole model, not to an adapter: serve that with "
                               "--model, or upload the adapter alone (PEFT: save_pretrained() of "
@@ -183,7 +189,7 @@ static int no_adapter(const struct core_file *file, size_t n, struct core_err *e
     if (archive)
         return core_err_set_param(err, CORE_E_ADAPTER_INVALID, "file",
                                   "%.128s is an archive: send the files that are in it, each as a "
-                                  "part, or a tar as the whole body",
+                                  "part, or the archive itself as the whole body",
                                   archive);
     if (trainer)
         return core_err_set_param(

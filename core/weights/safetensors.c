@@ -8,6 +8,9 @@
 #include "core/weights/weights.h"
 #include "core/weights/weights_internal.h"
 
+/* What a clone without git-lfs has instead of a large file begins so. */
+static const char lfs_pointer[] = "version https://git-lfs.";
+
 enum {
     HEADER_BYTES_MAX = 100 * 1000 * 1000, /* the reference library's limit */
     /* A JSON value costs up to 72 bytes of memory and two of text. A tensor has 11
@@ -158,6 +161,9 @@ int safetensors_read(const void *bytes, size_t n_bytes, struct tensor_list *out,
 
     if (!weights__take_u64(&in, &n_header))
         return core_err_set(err, CORE_E_ADAPTER_INVALID, "safetensors: shorter than 8 bytes");
+    if (n_bytes >= strlen(lfs_pointer) && !memcmp(bytes, lfs_pointer, strlen(lfs_pointer)))
+        return core_err_set(err, CORE_E_ADAPTER_INVALID,
+                            "safetensors: a pointer of git-lfs in place of the file: git lfs pull");
     text = n_header <= HEADER_BYTES_MAX ? weights__take(&in, n_header) : NULL;
     if (!text)
         return core_err_set(err, CORE_E_ADAPTER_INVALID,

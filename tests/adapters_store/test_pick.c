@@ -93,7 +93,7 @@ static const struct {
      CORE_E_ADAPTER_UNSUPPORTED,
      {"pytorch_model.bin", "whole model", "PEFT"}},
     {"config.json,model-00001-of-00002.safetensors", CORE_E_ADAPTER_UNSUPPORTED, {"whole model"}},
-    {"llama.gguf", CORE_E_ADAPTER_UNSUPPORTED, {"llama.gguf", "whole model"}},
+    {"llama.gguf", CORE_E_ADAPTER_UNSUPPORTED, {"llama.gguf", "of GGUF only whole models"}},
     {"a/adapter_config.json,b/adapter_config.json",
      CORE_E_ADAPTER_INVALID,
      {"several adapters", "'a/'", "'b/'"}},

@@ -228,6 +228,32 @@ class Documents(unittest.TestCase):
                 self.assertIn(setting, known | {"--help"}, name)
 
 
+class Migrating(unittest.TestCase):
+    def test_the_tables_name_settings_and_routes_that_there_are(self):
+        """In the column of ours; and what is said to be absent is."""
+        text = dict(documents())["docs/migrating.md"]
+        help_text = subprocess.run([PEFTD, "help", "serve"], capture_output=True, text=True, check=True).stdout
+        known = set(re.findall(r"(?m)^  (--[a-z-]+)", help_text))
+        n = 0
+        with Server("bert") as s:
+            routes = {(method.upper(), path) for path, item in s.request("GET", "/openapi.json").json["paths"].items() for method in item}
+
+            def has(route):
+                method, path = route.split(" ")
+                return (method, path) in routes
+            for theirs, ours in re.findall(r"(?m)^\| (.+?) \| (.+?) \| .*\|$", text):
+                for setting in re.findall(r"`(--[a-z-]+)", ours):
+                    self.assertIn(setting, known, theirs)
+                    n += 1
+                for route in re.findall(r"`((?:GET|POST|PUT) /[^`]*)`", theirs if ours == "the same" else ours):
+                    self.assertTrue(has(route), route)
+                    n += 1
+            for absent in re.findall(r"(?ms)^Absent: (.*?)\n(?:\n|\Z)", text):
+                for route in re.findall(r"(?<!\()`((?:GET|POST|PUT) /[^`]*)`(?! gives)", absent):
+                    self.assertFalse(has(route), route)
+        self.assertGreater(n, 60)
+
+
 class Comparison(unittest.TestCase):
     """The comparison above can fail."""
 
