@@ -224,6 +224,8 @@ class Documents(unittest.TestCase):
             for line, paragraph in paragraphs(text):
                 if PROGRAM.match(paragraph):
                     self.assertLessEqual(set(re.findall(r"--[a-z][a-z-]+", paragraph)), known, f"{name}:{line}")
+            if name == "docs/migrating.md":
+                continue  # other servers' flags; ours are held by Migrating below
             for setting in re.findall(r"`(--[a-z][a-z-]+)[ `]", text):
                 self.assertIn(setting, known | {"--help"}, name)
 
