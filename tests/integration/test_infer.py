@@ -466,8 +466,8 @@ class Decoder(unittest.TestCase):
             {"Content-Type": "application/json"})
         r = conn.getresponse()
         for _ in range(2):
-            piece = r.read1(100)
-            self.assertIn(b"data: {\"delta\":", piece)
+            self.assertTrue(r.readline().startswith(b"data: {\"delta\":"))
+            self.assertEqual(r.readline(), b"\n")
             self.assertEqual(self.s.metrics()["vllm:num_requests_running"], 1)
         conn.close()
         self.s.wait_until(lambda: self.s.metrics()["vllm:num_requests_running"] == 0)

@@ -128,7 +128,7 @@ class Encoder(unittest.TestCase):
     def fail_to_start(self, store):
         process = subprocess.Popen(
             [PEFTD, "serve", "--model", os.path.join(GOLDEN, "bases", "bert"), "--store", store,
-             "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE)
+             "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE, bufsize=0)  # communicate() does not see what a buffer has
         port = int(process.stderr.readline().rsplit(b":", 1)[1])
 
         def scrape():
