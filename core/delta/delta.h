@@ -135,12 +135,14 @@ struct delta_norm {
  *   sequential:  res = h; [original_ln_before: u = LN(h + r) or h + r, else u = h;
  *                post_add: res = h + r]; [!residual_before_ln: res = u]
  *                o = A(u) + res, or LN_after(A(u)) + res: adapter_residual_before_ln
- *   parallel:    u = res = r; o = [LN_after] A(r) */
+ *   parallel:    u = res = r; o = [LN_after] A(r)
+ * Where the base normalises h before it meets r (Gemma), that norm is of o. */
 enum delta_residual { DELTA_RES_AFTER, DELTA_RES_BEFORE, DELTA_RES_POST_ADD };
 struct delta_bottleneck {
     struct delta_lowrank a;
     bool is_parallel;
     bool original_ln_before, original_ln_after;
+    site_id original_ln; /* LN of original_ln_before: another norm's site; 0: the join's own */
     enum delta_residual residual_before_ln;
     bool adapter_residual_before_ln;               /* res is added before ln_after */
     const float *ln_before_gamma, *ln_before_beta; /* [d] or NULL */

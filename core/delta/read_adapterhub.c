@@ -109,24 +109,29 @@ int delta__ah_check_hooks(struct delta_builder *b, const struct delta__ah *ah)
     const struct {
         const char *parent, *key;
         enum site_kind kind;
+        bool may_be_null;
     } hook[] = {
         {NULL, "layer_pre_self_attn", SITE_ATTN_NORM},
         {NULL, "layer_pre_ffn", SITE_FFN_NORM},
         {"layer_self_attn", "attn_o_proj", SITE_O},
         {NULL, "layer_output_proj", SITE_DOWN},
+        {NULL, "layer_ln_1", SITE_ATTN_POST_NORM, true},
+        {NULL, "layer_ln_2", SITE_FFN_POST_NORM, true},
     };
-    static const char *const absent[] = {"layer_cross_attn", "layer_ln_1", "layer_ln_2", NULL};
+    static const char *const absent[] = {"layer_cross_attn", NULL};
+    const json_t *names = json_object_get(ah->interface, "interface");
     int rc;
 
     if (!ah->interface)
         return 0;
-    rc = delta__json_refuse(b, json_object_get(ah->interface, "interface"), absent);
+    rc = delta__json_refuse(b, names, absent);
     if (rc == 0 && model_last_stack(model_config(b->m))->is_post_norm)
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "adapter_interface.json",
                                   "adapter_interface.json: bottlenecks of a plug-in model are not "
                                   "computed on this base");
     for (size_t i = 0; rc == 0 && i < sizeof(hook) / sizeof(hook[0]); i++)
-        if (hooked(b, ah->interface, hook[i].parent, hook[i].key) != hook[i].kind)
+        if (!(hook[i].may_be_null && !json_is_string(json_object_get(names, hook[i].key))) &&
+            hooked(b, ah->interface, hook[i].parent, hook[i].key) != hook[i].kind)
             rc = core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, hook[i].key,
                                     "adapter_interface.json: bottlenecks are not computed with "
                                     "this %s",

@@ -17,10 +17,26 @@ struct bottleneck {
     enum kern_act act;
     float scale;
     const char *scaling; /* "learned", "channel" or NULL: `scale` */
-    const json_t *config;
+    const json_t *config, *interface;
     bool has_mh, has_output, has_cross, has_gate;
     struct delta__ah_phm phm;
 };
+
+/* The norm that a plug-in model hands to all places of a kind: the library looks it up when
+ * a layer runs, by a name that its loop over the layers has left at the last one. 0: none. */
+static site_id plugged_norm(const struct delta_builder *b, const struct bottleneck *o,
+                            enum site_kind join)
+{
+    const bool is_attn = join == SITE_ATTN_JOIN;
+    const site_id site = site_make(model_config(b->m)->n_layers - 1,
+                                   is_attn ? SITE_ATTN_POST_NORM : SITE_FFN_POST_NORM);
+    const json_t *names = json_object_get(o->interface, "interface");
+
+    return model_norm_gamma(b->m, site) &&
+                   json_is_string(json_object_get(names, is_attn ? "layer_ln_1" : "layer_ln_2"))
+               ? site
+               : 0;
+}
 
 static int read_residual(struct delta_builder *b, const json_t *config, struct bottleneck *o)
 {
@@ -36,7 +52,8 @@ static int read_residual(struct delta_builder *b, const json_t *config, struct b
     }
     /* The library computes "post_add" only where a norm follows the addition. */
     if (text && strcmp(text, "post_add") == 0 && o->join.original_ln_before &&
-        model_last_stack(model_config(b->m))->is_post_norm) {
+        (model_last_stack(model_config(b->m))->is_post_norm ||
+         plugged_norm(b, o, SITE_ATTN_JOIN))) {
         o->join.residual_before_ln = DELTA_RES_POST_ADD;
         return 0;
     }
@@ -308,6 +325,7 @@ static int add_place(struct delta_builder *b, const struct bottleneck *o, const 
     rc = delta__place(b, up, up->name, n_path, true, &p);
     if (rc < 0 || !is_wanted(o, &p))
         return rc;
+    join->original_ln = plugged_norm(b, o, site_kind_of(p.site));
     rc = o->phm.is_on ? fold_layers(b, o, up, n, p.n_out, &in) : read_layers(b, o, up, n, &in);
     if (rc == 0)
         rc = read_join_norms(b, o, up, n, p.n_out, join);
@@ -362,7 +380,7 @@ int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const st
     static const char *const kind[] = {"adapters", "attention_text_task_adapters",
                                        "attention_text_lang_adapters", "layer_text_task_adapters",
                                        "layer_text_lang_adapters"};
-    struct bottleneck o = {.scale = 1.0f, .config = config};
+    struct bottleneck o = {.scale = 1.0f, .config = config, .interface = ah->interface};
     const char *rest, *mark_of_place = "adapter_up.weight";
     int rc = read_switches(b, config, ah, &o);
 

@@ -308,11 +308,15 @@ static int read_adapter(struct delta_builder *b, const struct setup *s, unsigned
                            .is_fused = t->is_fusion,
                            .is_behind = i > 0 && !is_mix};
     const char *path = path_of(b, t->folder[k], "adapter_config.json"), *class_name;
-    json_t *config = NULL, *method;
-    int rc = path ? delta__json_file(b, path, &config) : CORE_E_NOMEM;
+    const char *hooks = path_of(b, t->folder[k], "adapter_interface.json");
+    json_t *config = NULL, *interface = NULL, *method;
+    int rc = path && hooks ? delta__json_file(b, path, &config) : CORE_E_NOMEM;
 
     if (rc == 0 && !config)
         rc = missing(b, t->name[k], "adapter_config.json and tensors");
+    if (rc == 0)
+        rc = delta__json_file(b, hooks, &interface);
+    ah.interface = interface;
     if (rc == 0)
         rc = delta__json_str(b, config, "version", NULL, &ah.version);
     if (rc == 0)
@@ -325,8 +329,10 @@ static int read_adapter(struct delta_builder *b, const struct setup *s, unsigned
     b->member = b->member + 1;
     if (rc == 0) {
         b->plan.is_bare = delta__ah_is_bare(class_name);
+        b->plan.uncouples |= interface != NULL;
         rc = delta__ah_method(b, method, &ah);
     }
+    json_decref(interface);
     json_decref(config);
     return rc;
 }

@@ -114,9 +114,7 @@ static void attention(struct fwd_walk *w, unsigned i, const struct decoder_shape
                                   .has_head_norms = shape->has_head_norms};
 
     fwd_attention(w, i, &attn);
-    if (shape->has_post_norms)
-        fwd_norm(w, i, SITE_ATTN_POST_NORM, w->x, w->x);
-    fwd_join(w, i, SITE_ATTN_JOIN, SITE_N_KINDS);
+    fwd_join(w, i, SITE_ATTN_JOIN, shape->has_post_norms ? SITE_ATTN_POST_NORM : SITE_N_KINDS);
 }
 
 static void feed_forward(struct fwd_walk *w, unsigned i, const struct decoder_shape *shape)
@@ -129,9 +127,7 @@ static void feed_forward(struct fwd_walk *w, unsigned i, const struct decoder_sh
     fwd_linears(w, i, w->x, gate_up, 2);
     fwd_glu(w, w->c->act);
     fwd_linears(w, i, w->ff1, &down, 1);
-    if (shape->has_post_norms)
-        fwd_norm(w, i, SITE_FFN_POST_NORM, w->x, w->x);
-    fwd_join(w, i, SITE_FFN_JOIN, SITE_N_KINDS);
+    fwd_join(w, i, SITE_FFN_JOIN, shape->has_post_norms ? SITE_FFN_POST_NORM : SITE_N_KINDS);
 }
 
 void family__decoder_forward(struct fwd_walk *w, const struct decoder_shape *shape)

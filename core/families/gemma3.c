@@ -4,17 +4,16 @@
 #include "core/families/decoder.h"
 #include "core/families/families.h"
 
-/* Places of AdapterHub's joins lie before the post norms: not computed, no names. */
 static const struct arch_site sites[] = {
     DECODER_TOKENS,
     DECODER_NORM(SITE_ATTN_NORM, "input_layernorm", "attn_norm"),
     DECODER_QKV(ARCH_BIAS_MAY),
     DECODER_HEAD_NORM(SITE_Q_NORM, "self_attn.q_norm", "attn_q_norm"),
     DECODER_HEAD_NORM(SITE_K_NORM, "self_attn.k_norm", "attn_k_norm"),
-    DECODER_OUT(ARCH_BIAS_MAY, NULL),
+    DECODER_OUT(ARCH_BIAS_MAY, DECODER_ATTN_JOIN),
     DECODER_NORM(SITE_ATTN_POST_NORM, "post_attention_layernorm", "post_attention_norm"),
     DECODER_NORM(SITE_FFN_NORM, "pre_feedforward_layernorm", "ffn_norm"),
-    DECODER_FFN(0, "intermediate", "output", NULL),
+    DECODER_FFN(0, "intermediate", "output", DECODER_FFN_JOIN),
     DECODER_NORM(SITE_FFN_POST_NORM, "post_feedforward_layernorm", "post_ffw_norm"),
     DECODER_END,
 };

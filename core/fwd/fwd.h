@@ -68,7 +68,8 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
 void fwd_norm(struct fwd_walk *w, unsigned layer, enum site_kind kind, const float *x, float *y);
 
 /* h = join(x, h): residual h, sub-layer output x. In a post-norm stack the join ends with
- * `norm`; elsewhere pass SITE_N_KINDS. Row-wise. */
+ * `norm`; a POST_NORM is of what the join makes of x, before it meets h; elsewhere pass
+ * SITE_N_KINDS. x is scratch afterwards. Row-wise. */
 void fwd_join(struct fwd_walk *w, unsigned layer, enum site_kind join, enum site_kind norm);
 
 /* ff1 = act(ff1) * ff2. Row-wise. */

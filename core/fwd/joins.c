@@ -11,7 +11,8 @@ struct rows {
     const struct fwd_rows *view;
     const struct delta *delta;
     const struct delta_join *join;
-    site_id norm; /* the join's, or SITE_NONE */
+    site_id norm;  /* the join's: of the sum; or SITE_NONE */
+    site_id inner; /* of the sub-layer's output alone, or SITE_NONE */
     uint32_t row0;
     size_t n;
     const float *h, *r;
@@ -40,15 +41,16 @@ static void close_join(const struct fwd *f, const struct delta *dl, site_id norm
 static void take_input(const struct rows *w, const struct delta_bottleneck *j, const float *h)
 {
     const size_t n_values = w->n * w->f->c->d_model, n_bytes = n_values * sizeof(float);
+    const site_id norm = j->original_ln ? j->original_ln : w->norm;
 
     memcpy(w->res, j->is_parallel ? w->r : h, n_bytes);
     memcpy(w->u, j->is_parallel ? w->r : h, n_bytes);
     if (!j->is_parallel && j->original_ln_before) {
         w->f->k->add(n_values, w->r, w->u);
-        if (w->norm != SITE_NONE && j->residual_before_ln == DELTA_RES_POST_ADD)
+        if (norm != SITE_NONE && j->residual_before_ln == DELTA_RES_POST_ADD)
             memcpy(w->res, w->u, n_bytes);
-        if (w->norm != SITE_NONE)
-            fwd__norm_rows(w->f, w->delta, w->norm, w->n, w->u, w->u);
+        if (norm != SITE_NONE)
+            fwd__norm_rows(w->f, w->delta, norm, w->n, w->u, w->u);
     }
     if (!j->is_parallel && j->residual_before_ln == DELTA_RES_AFTER)
         memcpy(w->res, w->u, n_bytes);
@@ -194,6 +196,8 @@ static void run_steps(const struct rows *w, float *out)
     }
     if (last->is_parallel)
         w->f->k->add(n_values, w->h, w->o);
+    if (w->inner != SITE_NONE)
+        fwd__norm_rows(w->f, w->delta, w->inner, w->n, w->o, w->o);
     if (last->original_ln_after)
         close_join(w->f, w->delta, w->norm, w->n, w->o, w->r, out);
     else
@@ -202,7 +206,8 @@ static void run_steps(const struct rows *w, float *out)
 
 /* ---- a worker's share -------------------------------------------------------------- */
 
-static struct rows begin_rows(const struct fwd_walk *w, unsigned worker, site_id norm)
+static struct rows begin_rows(const struct fwd_walk *w, unsigned worker, site_id norm,
+                              site_id inner)
 {
     const struct fwd *f = w->f;
     const size_t n = (size_t)FWD_JOIN_ROWS * f->c->d_model;
@@ -211,6 +216,7 @@ static struct rows begin_rows(const struct fwd_walk *w, unsigned worker, site_id
     return (struct rows){.f = f,
                          .view = w->rows,
                          .norm = norm,
+                         .inner = inner,
                          .u = m,
                          .normed = m + n,
                          .res = m + 2 * n,
@@ -277,7 +283,7 @@ static void gate_joins(const struct fwd_walk *w, site_id site, site_id norm)
     pool_barrier(w->f->pool);
     while ((i = pool_claim(w->f->pool, v->n_parts)) < v->n_parts) {
         const struct fwd_seq *q = &w->f->batch.seq[v->seq0 + i];
-        struct rows x = begin_rows(w, w->worker, norm);
+        struct rows x = begin_rows(w, w->worker, norm, SITE_NONE); /* u alone */
 
         if (!fwd__is_gating(q) || !gate_of(q->delta, site))
             continue;
@@ -326,7 +332,7 @@ static void intervene_mine(const struct fwd_walk *w, site_id site)
 {
     const struct fwd *f = w->f;
     const struct fwd_rows *v = w->rows;
-    float *t = begin_rows(w, w->worker, SITE_NONE).t;
+    float *t = begin_rows(w, w->worker, SITE_NONE, SITE_NONE).t;
     uint32_t r0, r1, a, b;
 
     fwd__mine(w, &r0, &r1);
@@ -348,11 +354,13 @@ static void intervene_mine(const struct fwd_walk *w, site_id site)
 
 void fwd_join(struct fwd_walk *w, unsigned layer, enum site_kind join, enum site_kind norm)
 {
-    const site_id norm_site = norm == SITE_N_KINDS ? SITE_NONE : site_make(layer, norm);
+    const bool is_inner = norm == SITE_ATTN_POST_NORM || norm == SITE_FFN_POST_NORM;
+    const site_id named = norm == SITE_N_KINDS ? SITE_NONE : site_make(layer, norm);
+    const site_id norm_site = is_inner ? SITE_NONE : named, inner = is_inner ? named : SITE_NONE;
     const site_id site = site_make(layer, join);
     const struct fwd_rows *v = w->rows;
     const size_t d = w->c->d_model;
-    struct rows x = begin_rows(w, w->worker, norm_site);
+    struct rows x = begin_rows(w, w->worker, norm_site, inner);
     uint32_t r0, r1, a, b;
 
     gate_joins(w, site, norm_site);
@@ -365,6 +373,8 @@ void fwd_join(struct fwd_walk *w, unsigned layer, enum site_kind join, enum site
         if (!fwd__cut(seg, r0, r1, &a, &b))
             continue;
         if (!x.join || x.join->n_steps == 0) {
+            if (is_inner)
+                fwd__norm_rows(w->f, seg->delta, inner, b - a, w->x + a * d, w->x + a * d);
             close_join(w->f, seg->delta, norm_site, b - a, w->x + a * d, w->h + a * d,
                        w->h + a * d);
             continue;
