@@ -202,6 +202,7 @@ struct delta_join {
  *   y1 = x1 + f(x2), y2 = x2 + g(y1)      inverse: y2 = x2 - g(x1), y1 = x1 - f(y2) */
 struct delta_coupling {
     struct delta_lowrank f, g;
+    float row_scale; /* s: of embedding rows it makes s y(x / s) */
 };
 
 struct delta_embed {

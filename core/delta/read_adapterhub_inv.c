@@ -58,8 +58,12 @@ static int read_subnet(struct delta_builder *b, const char *name, char which, si
 int delta__ah_invertible(struct delta_builder *b, const char *kind, enum kern_act act,
                          const struct delta__ah *ah)
 {
-    const size_t d = model_config(b->m)->d_model, half = d / 2;
-    struct delta_coupling c = {.f = {.scale = 1.0f, .act = act}, .g = {.scale = 1.0f, .act = act}};
+    const struct model_config *m = model_config(b->m);
+    const size_t d = m->d_embed, half = d / 2;
+    struct delta_coupling c = {.f = {.scale = 1.0f, .act = act},
+                               .g = {.scale = 1.0f, .act = act},
+                               .row_scale =
+                                   ah->interface && m->scales_behind_table ? m->embed_scale : 1.0f};
     int rc;
 
     /* The library's own GLOW blocks stop with an error at their first input. */

@@ -21,6 +21,7 @@ static int config(struct model_config *c, const struct model_facts *f, struct co
     static const double softcaps[2] = {50.0, 30.0};
     const int rc = family__gemma_config(c, f, 2, softcaps, err);
 
+    c->scales_behind_table = true;
     return rc ? rc : model__rope(c, f, 0, &(struct model_rope_keys){0}, err);
 }
 

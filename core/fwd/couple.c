@@ -23,11 +23,26 @@ void fwd__uncouple(const struct fwd *f, struct fwd_worker *me, const struct delt
     add_subnet(f, &c->f, -1.0f, x2, me->join, row);
 }
 
-void fwd__couple_mine(struct fwd_walk *w)
+/* One embedding row of d values. */
+static void couple(const struct fwd *f, const struct delta_coupling *c, float *x1, size_t d,
+                   float *t)
+{
+    const float s = c->row_scale;
+    float *x2 = x1 + d / 2;
+
+    if (s != 1.0f)
+        f->k->scale(d, 1.0f / s, x1);
+    add_subnet(f, &c->f, 1.0f, x2, t, x1);
+    add_subnet(f, &c->g, 1.0f, x1, t, x2);
+    if (s != 1.0f)
+        f->k->scale(d, s, x1);
+}
+
+void fwd__couple_mine(struct fwd_walk *w, float *x)
 {
     const struct fwd *f = w->f;
     const struct fwd_rows *v = w->rows;
-    const size_t d = w->c->d_model;
+    const size_t d = w->c->d_embed;
     float *t = f->worker[w->worker].join;
     uint32_t r0, r1, a, b;
 
@@ -41,10 +56,7 @@ void fwd__couple_mine(struct fwd_walk *w)
         if (!e || !e->coupling || !fwd__cut(&v->segment[i], r0, r1, &a, &b))
             continue;
         for (uint32_t r = a; r < b; r++) {
-            float *x1 = w->h + r * d, *x2 = x1 + d / 2;
-
-            add_subnet(f, &e->coupling->f, 1.0f, x2, t, x1);
-            add_subnet(f, &e->coupling->g, 1.0f, x1, t, x2);
+            couple(f, e->coupling, x + r * d, d, t);
         }
     }
 }

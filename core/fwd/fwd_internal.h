@@ -210,8 +210,9 @@ void fwd__scale_by_gate(const struct fwd *f, const struct fwd_rows *v, const str
 
 /* ---- couple.c ------------------------------------------------------------------- */
 
-/* The tasks' couplings over the worker's own rows of h: complete embedding rows. */
-void fwd__couple_mine(struct fwd_walk *w);
+/* The tasks' couplings over the worker's own rows of x [rows, d_embed]: complete embedding
+ * rows. */
+void fwd__couple_mine(struct fwd_walk *w, float *x);
 /* The inverse of one row. */
 void fwd__uncouple(const struct fwd *f, struct fwd_worker *me, const struct delta_coupling *c,
                    float *row);

@@ -515,7 +515,7 @@ void fwd_embed(struct fwd_walk *w)
     }
     fwd__rope_tables(w);
     if (!f->m->site[site_make(first, SITE_EMBED_NORM)].n_out)
-        fwd__couple_mine(w);
+        fwd__couple_mine(w, w->h);
 }
 
 /* ---- norms -------------------------------------------------------------------- */
@@ -559,7 +559,7 @@ void fwd_norm(struct fwd_walk *w, unsigned layer, enum site_kind kind, const flo
 {
     norm_mine(w, site_make(layer, kind), 1, x, y);
     if (kind == SITE_EMBED_NORM)
-        fwd__couple_mine(w);
+        fwd__couple_mine(w, y);
 }
 
 void fwd__norm_heads(struct fwd_walk *w, unsigned layer, enum site_kind kind, unsigned n_heads,

@@ -208,13 +208,14 @@ struct model_config {
     unsigned n_token_types;
     enum model_norm norm;
     float norm_eps;
-    float gain_offset;    /* a norm multiplies by offset + weight; model_norm_gamma() has both */
-    float embed_scale;    /* of the token embedding's rows */
-    bool rounds_scale;    /* which the library rounds to the type of the stored rows */
-    float attn_scale;     /* of q k^T; 0: 1 / sqrt(d_head) */
-    float attn_softcap;   /* c > 0: scores become c tanh(score / c) before the softmax */
-    float logits_softcap; /* the same of the language model's logits */
-    enum kern_act act;    /* of the feed-forward */
+    float gain_offset; /* a norm multiplies by offset + weight; model_norm_gamma() has both */
+    float embed_scale; /* of the token embedding's rows */
+    bool rounds_scale; /* which the library rounds to the type of the stored rows */
+    bool scales_behind_table; /* AdapterHub's hook behind the table's module sees rows before it */
+    float attn_scale;         /* of q k^T; 0: 1 / sqrt(d_head) */
+    float attn_softcap;       /* c > 0: scores become c tanh(score / c) before the softmax */
+    float logits_softcap;     /* the same of the language model's logits */
+    enum kern_act act;        /* of the feed-forward */
     enum kern_act pooler_act;
     struct model_rope rope[MODEL_ROPES_MAX]; /* theta 0: not this one */
     /* Keys that a row of a windowed layer sees, itself the last, and which layers are; of
