@@ -211,7 +211,8 @@ struct delta_embed {
     const struct delta_lowrank *lowrank;
     uint32_t n_lowrank;
     const struct delta_sparse *sparse;
-    /* rows that stand in front of an input (prompt tuning); at the token table only */
+    /* rows that stand in front of an input (prompt tuning), of an encoder-decoder in front of
+     * the source; at the token table only */
     const float *soft; /* [n_soft, n_out] */
     uint32_t n_soft;
     const struct delta_coupling *coupling; /* or NULL */

@@ -279,7 +279,8 @@ int delta__dense_end(struct delta_builder *b, const struct delta__place *p, floa
 /* ROWSET: id [n] ascending, row [n, width], at a table or at a tied head. */
 int delta__add_rowset(struct delta_builder *b, const struct delta__place *p, const uint32_t *id,
                       const float *row, size_t n);
-/* SOFT_ROWS: row [n, d_model] in front of every input. t stands in messages. */
+/* SOFT_ROWS: row [n, d_embed] in front of every input, of an encoder-decoder the source.
+ * t stands in messages. */
 int delta__add_soft(struct delta_builder *b, const struct tensor *t, const float *row, size_t n);
 /* gamma (SITE_PART_WEIGHT) or beta (SITE_PART_BIAS) of a norm; both become one op. vec: the
  * values that are computed with, as model_norm_gamma() has them, or NULL: p->t, as files

@@ -429,6 +429,21 @@ static int settle_coupling(struct delta_builder *b)
     return 0;
 }
 
+/* In front of a source only text is generated: the library hands its heads on
+ * encoder-decoders no embeddings. */
+static int check_soft(struct delta_builder *b)
+{
+    bool has_soft = false;
+
+    for (size_t i = 0; i < b->n_ops; i++)
+        has_soft |= b->op[i].kind == DELTA_SOFT_ROWS;
+    if (has_soft && model_config(b->m)->n_stacks > 1 && b->plan.form != DELTA__FORM_LM)
+        return core_err_set(b->err, CORE_E_ADAPTER_UNSUPPORTED,
+                            "virtual tokens of an encoder-decoder are computed for generation "
+                            "only");
+    return 0;
+}
+
 /* The model's output scale is the LM head's. AdapterHub's models of such a family hand
  * scaled rows to every flexible head that reads each of them. */
 static float input_scale(const struct delta_builder *b)
@@ -458,6 +473,8 @@ int delta__build_head(struct delta_builder *b)
         rc = check_outputs(b, width);
     if (rc == 0)
         rc = settle_coupling(b);
+    if (rc == 0)
+        rc = check_soft(b);
     if (rc < 0)
         return rc;
     h->kind = kind_of(&b->plan, width);

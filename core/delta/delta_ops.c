@@ -400,11 +400,6 @@ int delta__add_soft(struct delta_builder *b, const struct tensor *t, const float
     struct delta__op *op;
     char want[64];
 
-    if (model_config(b->m)->n_stacks > 1)
-        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, t->name,
-                                  "tensor %s: virtual tokens of an encoder-decoder are not "
-                                  "computed",
-                                  t->name);
     if (n == 0 || n >= n_positions) {
         snprintf(want, sizeof(want), "1 to %zu virtual tokens", n_positions - 1);
         return delta__misfit(b, t, want);

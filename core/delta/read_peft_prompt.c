@@ -72,26 +72,32 @@ int delta__peft_cartridge(struct delta_builder *b, const json_t *config)
 
 /* ---- rows in front of the input's embeddings --------------------------------------- */
 
-/* Adds the rows; the library hands the model embeddings, not ids, so that a head that pools
+/* Adds n rows; the library hands the model embeddings, not ids, so that a head that pools
  * the last token cannot see padding. */
-static int add_rows(struct delta_builder *b, const struct tensor *t, const float *row)
+static int add_rows(struct delta_builder *b, const struct tensor *t, const float *row, size_t n)
 {
-    const int rc = delta__add_soft(b, t, row, t->dim[0]);
+    const int rc = delta__add_soft(b, t, row, n);
 
     b->plan.end = DELTA_END_LAST;
     b->ignores_token_types |= b->plan.form == DELTA__FORM_EMBEDDING;
     return rc;
 }
 
+/* The tensor, and how many of its rows count: for both stacks of an encoder-decoder the
+ * library trains as many again, and its generate() drops those of the target. */
 static int read_rows(struct delta_builder *b, const json_t *config, const struct tensor **t,
-                     const float **row)
+                     const float **row, size_t *n)
 {
-    const size_t d = model_config(b->m)->d_model;
+    const size_t d = model_config(b->m)->d_embed;
     double n_tokens, n_submodules;
     int rc = find_prompt(b, config, t, &n_tokens, &n_submodules);
 
-    if (rc == 0)
-        rc = delta__expect(b, *t, 2, n_tokens > 0.0 ? (size_t)n_tokens : (*t)->dim[0], d);
+    if (rc < 0)
+        return rc;
+    *n = (*t)->dim[0] / (n_submodules == 2.0 ? 2 : 1);
+    if (n_tokens > 0.0 && n_tokens != (double)*n)
+        *n = (size_t)n_tokens;
+    rc = delta__expect(b, *t, 2, n_submodules == 2.0 ? 2 * *n : *n, d);
     return rc < 0 ? rc : delta__floats(b, *t, row);
 }
 
@@ -100,9 +106,10 @@ int delta__peft_prompt(struct delta_builder *b, const json_t *config)
 {
     const struct tensor *t;
     const float *row;
-    const int rc = read_rows(b, config, &t, &row);
+    size_t n;
+    const int rc = read_rows(b, config, &t, &row, &n);
 
-    return rc < 0 ? rc : add_rows(b, t, row);
+    return rc < 0 ? rc : add_rows(b, t, row, n);
 }
 
 int delta__peft_p_tuning(struct delta_builder *b, const json_t *config)
@@ -125,7 +132,7 @@ int delta__peft_multitask_prompt(struct delta_builder *b, const json_t *config)
     const float *prompt, *c, *r;
     size_t task, n_tokens, n_ranks, d;
     float *row;
-    int rc = read_rows(b, config, &t, &prompt);
+    int rc = read_rows(b, config, &t, &prompt, &n_tokens);
 
     if (rc < 0)
         return rc;
@@ -141,7 +148,6 @@ int delta__peft_multitask_prompt(struct delta_builder *b, const json_t *config)
         rc = delta__floats(b, rows, &r);
     if (rc < 0)
         return rc;
-    n_tokens = t->dim[0];
     n_ranks = rows->dim[1];
     d = t->dim[1];
     if (!delta__computed(b, t, n_tokens, d, &row))
@@ -151,8 +157,8 @@ int delta__peft_multitask_prompt(struct delta_builder *b, const json_t *config)
             float sum = 0.0f;
 
             for (size_t k = 0; k < n_ranks; k++)
-                sum += c[(task * n_tokens + i) * n_ranks + k] * r[(task * n_ranks + k) * d + j];
+                sum += c[(task * t->dim[0] + i) * n_ranks + k] * r[(task * n_ranks + k) * d + j];
             row[i * d + j] = prompt[i * d + j] * sum;
         }
-    return add_rows(b, t, row);
+    return add_rows(b, t, row, n_tokens);
 }

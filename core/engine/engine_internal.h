@@ -71,14 +71,16 @@ struct engine_job {
     atomic_bool is_cancelled; /* any thread sets it */
 
     size_t n_given;     /* tokens of the input */
-    uint32_t n_soft;    /* the task's virtual tokens, in front of the prompt and part of it */
+    uint32_t n_soft;    /* the task's virtual tokens, in front of the prompt and part of it; of an
+                         * encoder-decoder none, since the source has them */
     int32_t *ids;       /* [n_prompt + max_tokens]: -1, -2, ... for virtual tokens, the prompt,
                          * then what was produced */
     int32_t *types;     /* [n_prompt] */
     size_t n_prompt;    /* virtual tokens, and of the input as many as the head needs; of an
-                         * encoder-decoder what    the target begins with */
+                         * encoder-decoder what the target begins with */
     struct kv_table kv; /* causal */
-    /* Of an encoder-decoder: the input, which the first stack sees whole. */
+    /* Of an encoder-decoder: the virtual tokens and the input, which the first stack sees
+     * whole. */
     struct {
         int32_t *ids; /* [n], or NULL: the model has one stack */
         uint32_t n;

@@ -134,17 +134,18 @@ static int table_init(struct kv_table *t, size_t n_tokens)
 static int alloc_target(struct engine_job *job, size_t n_read)
 {
     const struct model_config *c = model_config(job->engine->m);
-    const size_t n = job->n_given, more = job->is_generation ? job->in.max_tokens : 0;
+    const size_t n_soft = job->in.delta->n_soft, n = n_soft + job->n_given;
+    const size_t more = job->is_generation ? job->in.max_tokens : 0;
 
     job->n_prompt = job->is_generation ? 1 : n_read;
     job->ids = core_calloc(job->n_prompt + more, sizeof(*job->ids));
-    job->source.ids = copy_ids(job->in.tokens, 0, n, 0);
+    job->source.ids = copy_ids(job->in.tokens, n_soft, job->n_given, 0);
     job->source.n = (uint32_t)n;
     if (!job->ids || !job->source.ids || table_init(&job->source.kv, n) < 0)
         return CORE_E_NOMEM;
     job->ids[0] = c->decoder_start;
     if (!job->is_generation && c->wraps_target)
-        job->ids[0] = last_real(c, job->in.tokens, n);
+        job->ids[0] = last_real(c, job->in.tokens, job->n_given);
     memcpy(job->ids + 1, job->in.tokens, (job->n_prompt - 1) * sizeof(*job->ids));
     return 0;
 }
@@ -158,6 +159,7 @@ static int alloc_ids(struct engine_job *job)
     const size_t n = d->n_gates || d->n_suffix ? job->n_given : n_read;
     const size_t more = job->is_generation ? job->in.max_tokens : 0;
     const bool has_types = !d->ignores_token_types;
+    int32_t *front;
 
     job->n_behind = (uint32_t)(n - n_read);
     if (c->n_stacks > 1) {
@@ -167,11 +169,12 @@ static int alloc_ids(struct engine_job *job)
         job->n_prompt = job->n_soft + n;
         job->ids = copy_ids(job->in.tokens, job->n_soft, n, more);
     }
-    job->types = copy_ids(has_types ? job->in.token_types : NULL, job->n_soft, job->n_given, 0);
+    job->types = copy_ids(has_types ? job->in.token_types : NULL, d->n_soft, job->n_given, 0);
     if (!job->ids || !job->types)
         return CORE_E_NOMEM;
-    for (uint32_t i = 0; i < job->n_soft; i++)
-        job->ids[i] = -1 - (int32_t)i;
+    front = job->source.ids ? job->source.ids : job->ids;
+    for (uint32_t i = 0; i < d->n_soft; i++)
+        front[i] = -1 - (int32_t)i;
     return model_last_stack(c)->is_causal ? table_init(&job->kv, job->n_prompt + more) : 0;
 }
 
@@ -215,7 +218,7 @@ int engine_job_new(struct engine_job **out, struct engine *e, const struct engin
     job->in = *in;
     job->in.delta = d;
     job->n_given = in->n_tokens;
-    job->n_soft = d->n_soft;
+    job->n_soft = model_config(e->m)->n_stacks > 1 ? 0 : d->n_soft;
     if (job->in.n_logprobs > ENGINE_LOGPROBS_MAX)
         job->in.n_logprobs = ENGINE_LOGPROBS_MAX;
     job->cb = *cb;
