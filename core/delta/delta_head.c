@@ -366,8 +366,8 @@ static int check_outputs(struct delta_builder *b, size_t n)
         return core_err_set_param(b->err, CORE_E_ADAPTER_MISMATCH, "labels",
                                   "labels: got %zu, expected one for each of %zu outputs",
                                   p->n_labels, n);
-    if (!p->label && has_labels && (p->form == DELTA__FORM_TOKENS || n > 1)) {
-        const int rc = delta__config_labels(b, n);
+    if (has_labels && (p->form == DELTA__FORM_TOKENS || n > 1)) {
+        const int rc = delta__config_beside(b, n);
 
         if (rc < 0)
             return rc;

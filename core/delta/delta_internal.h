@@ -197,8 +197,11 @@ int delta__json_str(struct delta_builder *b, const json_t *j, const char *key, c
 int delta__json_refuse(struct delta_builder *b, const json_t *j, const char *const *key);
 /* Label texts from a list, or from {label: id}; into the plan. */
 int delta__json_labels(struct delta_builder *b, const json_t *labels, const char *what);
-/* The labels of a task with n outputs that no file of the adapter names: id2label of the
- * config.json that training left beside it, if it names exactly these n, each otherwise. */
-int delta__config_labels(struct delta_builder *b, size_t n);
+/* What no file of the adapter says of a head with n outputs, from the config.json that
+ * training left beside it, if its id2label has n entries: the labels, if each is named
+ * otherwise; problem_type of a sequence head. */
+int delta__config_beside(struct delta_builder *b, size_t n);
+/* The problem that Hugging Face calls so; false: no such. */
+bool delta__problem_named(const char *text, enum delta__problem *out);
 
 #endif

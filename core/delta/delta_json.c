@@ -211,20 +211,11 @@ static bool are_labels(struct delta_builder *b, const char *const *text, size_t 
     return are;
 }
 
-int delta__config_labels(struct delta_builder *b, size_t n)
+static int labels_of_config(struct delta_builder *b, const json_t *labels, size_t n)
 {
-    json_t *config = NULL;
-    const json_t *labels;
-    const char **text;
-    int rc = delta__json_file(b, "config.json", &config);
+    const char **text = delta__scratch(b, n, sizeof(*text));
+    int rc = text ? 0 : CORE_E_NOMEM;
 
-    if (rc < 0)
-        return rc;
-    labels = json_object_get(config, "id2label");
-    if (!n || json_object_size(labels) != n)
-        goto out;
-    text = delta__scratch(b, n, sizeof(*text));
-    rc = text ? 0 : CORE_E_NOMEM;
     for (size_t i = 0; rc == 0 && i < n; i++) {
         const char *one;
         char key[24];
@@ -238,7 +229,24 @@ int delta__config_labels(struct delta_builder *b, size_t n)
         b->plan.label = text;
         b->plan.n_labels = n;
     }
-out:
+    return rc;
+}
+
+int delta__config_beside(struct delta_builder *b, size_t n)
+{
+    struct delta__head *p = &b->plan;
+    json_t *config = NULL;
+    const char *problem;
+    int rc = delta__json_file(b, "config.json", &config);
+    const json_t *labels = json_object_get(config, "id2label");
+
+    if (rc == 0 && n && json_object_size(labels) == n) {
+        problem = json_string_value(json_object_get(config, "problem_type"));
+        if (problem && p->form == DELTA__FORM_SEQUENCE && p->problem == DELTA__PROBLEM_UNSAID)
+            delta__problem_named(problem, &p->problem);
+        if (!p->label)
+            rc = labels_of_config(b, labels, n);
+    }
     json_decref(config);
     return rc;
 }

@@ -12,7 +12,7 @@ static int bad_value(struct delta_builder *b, const char *key, const char *want)
                               key, want);
 }
 
-static int read_problem(struct delta_builder *b, const json_t *v)
+bool delta__problem_named(const char *text, enum delta__problem *out)
 {
     static const struct {
         const char *text;
@@ -23,11 +23,18 @@ static int read_problem(struct delta_builder *b, const json_t *v)
         {"regression", DELTA__PROBLEM_REGRESSION},
     };
 
-    for (size_t i = 0; json_is_string(v) && i < 3; i++)
-        if (strcmp(json_string_value(v), known[i].text) == 0) {
-            b->plan.problem = known[i].problem;
-            return 0;
+    for (size_t i = 0; i < 3; i++)
+        if (strcmp(text, known[i].text) == 0) {
+            *out = known[i].problem;
+            return true;
         }
+    return false;
+}
+
+static int read_problem(struct delta_builder *b, const json_t *v)
+{
+    if (json_is_string(v) && delta__problem_named(json_string_value(v), &b->plan.problem))
+        return 0;
     return bad_value(b, "problem_type",
                      "single_label_classification, multi_label_classification or regression");
 }

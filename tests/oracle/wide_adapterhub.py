@@ -364,6 +364,8 @@ def cell_of(family: Family, row: Row, kind: str, is_main: bool) -> Cell:
         cell.run = run_uncached
     if kind == "embedding" and family.is_decoder:  # without a head the files would also do for generation
         cell.task = {"head": "embedding"}
+    if kind == "multi_label" and not cell.flex:  # the library keeps it in the model's configuration alone
+        cell.task = {"problem_type": "multi_label_classification"}
     if row.one_token:
         cell.max_tokens = 1
     return cell

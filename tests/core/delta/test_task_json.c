@@ -75,6 +75,38 @@ START_TEST(the_head_is_what_task_json_says)
 }
 END_TEST
 
+#define NAMED(n, problem) "{\"id2label\": {" n "}, \"problem_type\": \"" problem "\"}"
+#define THREE "\"0\": \"a\", \"1\": \"b\", \"2\": \"c\""
+
+static const struct {
+    const char *task, *config;
+    int kind;
+} besides[] = {
+    {"{}", NAMED(THREE, "multi_label_classification"), DELTA_MULTI_LABEL},
+    {"{\"labels\": [\"x\", \"y\", \"z\"]}", NAMED(THREE, "multi_label_classification"),
+     DELTA_MULTI_LABEL},
+    {"{}", NAMED(THREE, "regression"), DELTA_REGRESSION},
+    {"{\"problem_type\": \"single_label_classification\"}",
+     NAMED(THREE, "multi_label_classification"), DELTA_CLASSIFICATION},
+    {"{}", NAMED("\"0\": \"a\"", "multi_label_classification"), DELTA_CLASSIFICATION},
+    {"{}", NAMED(THREE, "ranking"), DELTA_CLASSIFICATION},
+    {"{\"head\": \"tagging\"}", NAMED(THREE, "regression"), DELTA_TAGGING},
+};
+
+START_TEST(a_problem_that_no_file_says_is_that_of_a_config_with_as_many_labels)
+{
+    struct adapter a = {0};
+    struct delta *d;
+
+    make(&a, besides[_i].task);
+    put_text(&a, "config.json", besides[_i].config);
+    d = compile(&a);
+    ck_assert_int_eq(d->head.kind, besides[_i].kind);
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
 START_TEST(an_embedding_pools_as_task_json_or_the_base_says)
 {
     struct adapter a = {0};
@@ -176,6 +208,8 @@ Suite *task_json_suite(void)
     tcase_add_checked_fixture(t, open_bert, close_model);
     tcase_add_test(t, labels_prompt_and_parameters_live_in_the_delta);
     tcase_add_loop_test(t, the_head_is_what_task_json_says, 0, sizeof(heads) / sizeof(heads[0]));
+    tcase_add_loop_test(t, a_problem_that_no_file_says_is_that_of_a_config_with_as_many_labels, 0,
+                        (int)(sizeof(besides) / sizeof(besides[0])));
     tcase_add_test(t, an_embedding_pools_as_task_json_or_the_base_says);
     tcase_add_test(t, a_prompt_has_bounds);
     tcase_add_loop_test(t, a_mistake_is_refused_with_the_key_named, 0,
