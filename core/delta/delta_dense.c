@@ -1,25 +1,29 @@
 /* core/delta/delta_dense.c - whole weights of a task: W' = f(W), computed at compile from the
  * base's rows and packed for the product that the base's weight has.
  *
- * The one operation whose memory has nothing to do with the size of the adapter's file, so
- * it has a budget: all of a task's weights together, as floats, at most half of the base. */
+ * The one operation whose memory may have nothing to do with the size of the adapter's file:
+ * then it has a budget, all of a task's weights together, as floats, at most half of the
+ * base. A weight that the file holds whole costs what the file does. */
 #include <string.h>
 
 #include "core/base/alloc.h"
 #include "core/delta/delta_internal.h"
 
-static int check_budget(struct delta_builder *b, const struct delta__place *p, size_t *n_bytes)
+static int spend(struct delta_builder *b, const struct delta__place *p, size_t *n_bytes)
 {
-    const size_t most = model_bytes(b->m) / 2;
+    const size_t most = model_bytes(b->m) / 2, n = p->n_in * p->n_out; /* the base has as many */
     size_t sum = 0;
 
-    if (!core_mul_size(p->n_in, p->n_out, n_bytes) ||
-        !core_mul_size(*n_bytes, sizeof(float), n_bytes) ||
-        !core_add_size(b->dense_bytes, *n_bytes, &sum) || sum > most)
+    if (!core_mul_size(n, sizeof(float), n_bytes) || !core_add_size(b->dense_bytes, *n_bytes, &sum))
+        return core_err_nomem(b->err, p->t->name);
+    if (tensor_n_values(p->t) == n)
+        return 0;
+    if (sum > most)
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, p->t->name,
                                   "tensor %s: the task's own weights need %zu bytes here, more "
                                   "than half of the base, %zu",
                                   p->t->name, sum, most);
+    b->dense_bytes = sum;
     return 0;
 }
 
@@ -30,7 +34,7 @@ int delta__dense_begin(struct delta_builder *b, const struct delta__place *p, fl
     int rc = delta__check_linear(b, p, DELTA_DENSE);
 
     if (rc == 0)
-        rc = check_budget(b, p, &n_bytes);
+        rc = spend(b, p, &n_bytes);
     if (rc < 0)
         return rc;
     for (unsigned i = 0; i < p->mod.n_parts; i++)
@@ -40,7 +44,6 @@ int delta__dense_begin(struct delta_builder *b, const struct delta__place *p, fl
     w = core_alloc_aligned(n_bytes);
     if (!w)
         return core_err_nomem(b->err, p->t->name);
-    b->dense_bytes += n_bytes;
     for (unsigned i = 0; i < p->mod.n_parts; i++) {
         model_site_dims(b->m, p->mod.site[i], &n_in, &n_out);
         for (size_t r = 0; r < n_out; r++)

@@ -420,6 +420,10 @@ static int compare_other(struct diff *d, const struct model *m, const struct ten
 
     if (is_same_tensor(t, model_tensor(m, t->name)))
         return 0;
+    if (model_is_distance_tensor(m, t->name))
+        return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, t->name,
+                                  "tensor %s differs: a task has no relative distances of its own",
+                                  t->name);
     line->form = is_head ? DIFF_REPLACED : DIFF_LEFT_OUT;
     line->n_changed = line->n_values;
     line->n_bytes = is_head ? t->n_bytes : 0;

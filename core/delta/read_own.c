@@ -4,7 +4,7 @@
  * Tensors have Hugging Face parameter names. A plain name holds the trained values
  * (with "add": true, the difference to the base's); `<param>#idx` and `<param>#val`
  * hold positions in the flattened parameter and the differences there; `<param>#down`
- * and `<param>#up` a difference of low rank. */
+ * and `<param>#up` a difference of low rank; `<param>#delta` the whole difference. */
 #include <stdio.h>
 #include <string.h>
 
@@ -133,6 +133,37 @@ static int add_lowrank(struct delta_builder *b, const struct tensor *t, size_t n
     return rc < 0 ? rc : delta__add_lowrank(b, &p, &in);
 }
 
+/* t is `<param>#delta`, n the length of <param>: the difference of a linear's weight, as the
+ * base's files store it (intrinsic SAID; Aghajanyan et al. 2021). */
+static int add_dense(struct delta_builder *b, const struct tensor *t, size_t n)
+{
+    static const char weight[] = ".weight";
+    const size_t n_weight = sizeof(weight) - 1;
+    struct delta__place p;
+    const float *x;
+    float *w;
+    int rc;
+
+    if (n <= n_weight || strncmp(t->name + n - n_weight, weight, n_weight) != 0)
+        return 0; /* left over */
+    rc = delta__place(b, t, t->name, n - n_weight, false, &p);
+    if (rc == 0)
+        rc = delta__check_linear(b, &p, DELTA_DENSE);
+    if (rc == 0)
+        rc = p.mod.is_transposed ? delta__expect(b, t, 2, p.n_in, p.n_out)
+                                 : delta__expect(b, t, 2, p.n_out, p.n_in);
+    if (rc == 0)
+        rc = delta__floats(b, t, &x);
+    if (rc == 0)
+        rc = delta__dense_begin(b, &p, &w);
+    if (rc < 0)
+        return rc;
+    for (size_t r = 0; r < p.n_out; r++)
+        for (size_t c = 0; c < p.n_in; c++)
+            w[r * p.n_in + c] += x[p.mod.is_transposed ? c * p.n_out + r : r * p.n_in + c];
+    return delta__dense_end(b, &p, w, 0);
+}
+
 /* t is `<param>#idx`, n the length of <param>. */
 static int add_sparse(struct delta_builder *b, const struct tensor *t, size_t n)
 {
@@ -192,6 +223,8 @@ int delta__read_own(struct delta_builder *b, const json_t *config)
             rc = add_sparse(b, t, (size_t)(mark - t->name));
         else if (strcmp(mark, "#down") == 0)
             rc = add_lowrank(b, t, (size_t)(mark - t->name));
+        else if (strcmp(mark, "#delta") == 0)
+            rc = add_dense(b, t, (size_t)(mark - t->name));
     }
     /* The format's rule: a classifier answers for the whole input unless task.json says
      * tagging. */

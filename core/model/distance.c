@@ -64,3 +64,13 @@ int model__load_distances(struct model *m, struct core_err *err)
         rc = load_stack(m, k, err);
     return rc;
 }
+
+bool model_is_distance_tensor(const struct model *m, const char *name)
+{
+    const struct tensor *t = model_tensor(m, name);
+
+    for (unsigned k = 0; t && m->arch->distances && k < m->config.n_stacks; k++)
+        if (t == model_tensor(m, m->arch->distances[k]))
+            return true;
+    return false;
+}

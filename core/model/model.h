@@ -394,6 +394,8 @@ bool model_is_head_path(const struct model *m, const char *path, size_t n);
 /* A tensor of the checkpoint by its Hugging Face name, with or without the base prefix, or
  * NULL: heads that a fine-tuned base brings. */
 const struct tensor *model_tensor(const struct model *m, const char *name);
+/* True of a name of the numbers of struct model_distances, which are of no site. */
+bool model_is_distance_tensor(const struct model *m, const char *name);
 
 /* The Hugging Face module path of a site, e.g. "encoder.layer.0.output.dense",
  * written to out; returns out. */

@@ -112,6 +112,22 @@ class Diff(unittest.TestCase):
                      {"transformer.h.0.attn.c_attn.weight": "low rank", "transformer.h.1.mlp.c_fc.weight": "sparse",
                       "transformer.wte.weight": "sparse"})
 
+    def test_a_checkpoint_in_which_every_value_of_every_linear_changed(self):
+        layers = [f"encoder.layer.{i}.{name}.weight" for i in range(3) for name in (
+            "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+            "intermediate.dense", "output.dense")]
+        self.compare("bert", dict.fromkeys(layers, add_all), dict.fromkeys(layers, "dense"))
+
+    def test_fused_and_transposed_linears_that_changed_as_a_whole(self):
+        layers = ("transformer.h.0.attn.c_attn.weight", "transformer.h.1.mlp.c_fc.weight")
+        self.compare("gpt2", dict.fromkeys(layers, add_all), dict.fromkeys(layers, "dense"))
+
+    def test_relative_distances_of_a_tasks_own_are_refused_and_not_left_out(self):
+        name = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        done = self.diff("t5", self.tuned("t5", {name: add_all}))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"{name} differs", done.stderr)
+
     def test_a_checkpoint_that_is_the_base_is_an_empty_delta(self):
         done = self.diff("bert", os.path.join(BASES, "bert"))
         self.assertEqual(done.returncode, 0, done.stderr)

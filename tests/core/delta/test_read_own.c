@@ -122,6 +122,36 @@ START_TEST(an_embedding_that_is_the_output_head_too_changes_both)
 }
 END_TEST
 
+/* All weights of the base: a budget is for what the file does not hold itself. */
+START_TEST(a_whole_difference_makes_a_weight_however_many_there_are)
+{
+    static const struct {
+        const char *path;
+        size_t n_in, n_out;
+    } module[] = {{"attention.self.query", 40, 40}, {"attention.self.key", 40, 40},
+                  {"attention.self.value", 40, 40}, {"attention.output.dense", 40, 40},
+                  {"intermediate.dense", 40, 90},   {"output.dense", 90, 40}};
+    struct made t[3 * 6 + 1] = {0};
+    char name[18][96];
+    struct adapter a = {0};
+    struct delta *d;
+
+    for (size_t i = 0; i < 18; i++) {
+        snprintf(name[i], sizeof(name[i]), "bert.encoder.layer.%zu.%s.weight#delta", i / 6,
+                 module[i % 6].path);
+        t[i] = (struct made){.name = name[i], .d0 = module[i % 6].n_out, .d1 = module[i % 6].n_in};
+    }
+    make(&a, "{\"method\": \"said\"}", t);
+    d = compile(&a);
+    for (unsigned layer = 0; layer < 3; layer++) {
+        ck_assert_uint_eq(gemm_n_out(linear_at(d, layer, SITE_DOWN)->w), 40);
+        ck_assert_uint_eq(gemm_n_in(linear_at(d, layer, SITE_DOWN)->w), 90);
+    }
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
 START_TEST(a_classifier_is_of_the_sequence_unless_task_json_says_more)
 {
     const struct made t[] = {{.name = "classifier.weight", .d0 = 5, .d1 = 40},
@@ -206,6 +236,18 @@ static const struct {
      CORE_E_ADAPTER_UNSUPPORTED,
      "left over"},
     {"{\"method\": \"x\"}",
+     {{.name = LAYER0 "output.dense.weight#delta", .d0 = 90, .d1 = 40}},
+     CORE_E_ADAPTER_MISMATCH,
+     "got [90, 40], expected [40, 90]"},
+    {"{\"method\": \"x\"}",
+     {{.name = LAYER0 "output.dense.bias#delta", .d0 = 40}},
+     CORE_E_ADAPTER_UNSUPPORTED,
+     "left over"},
+    {"{\"method\": \"x\"}",
+     {{.name = "bert.embeddings.word_embeddings.weight#delta", .d0 = 131, .d1 = 40}},
+     CORE_E_ADAPTER_UNSUPPORTED,
+     "DENSE"},
+    {"{\"method\": \"x\"}",
      {{.name = LAYER0 "output.dense.bias", .d0 = 90}},
      CORE_E_ADAPTER_MISMATCH,
      "got [90], expected [40]"},
@@ -239,6 +281,7 @@ Suite *read_own_suite(void)
     tcase_add_test(t, biases_and_norms_are_replaced_or_added);
     tcase_add_test(t, sparse_differences_become_rows);
     tcase_add_test(t, sparse_differences_of_vectors_become_dense);
+    tcase_add_test(t, a_whole_difference_makes_a_weight_however_many_there_are);
     tcase_add_test(t, a_classifier_is_of_the_sequence_unless_task_json_says_more);
     tcase_add_test(t, a_base_given_by_its_hash_must_be_this_one);
     tcase_add_loop_test(t, a_mistake_is_refused_by_name, 0, sizeof(mistakes) / sizeof(mistakes[0]));
