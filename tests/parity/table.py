@@ -10,7 +10,7 @@ HEAD = """# Methods and bases
 Written by `make parity`: every cell of the cross product of bases and methods that PEFT and AdapterHub can save,
 computed by those libraries and by peftd in calls that mix all of them.
 
-`=` every cell is equal (1e-4 of scale, generated tokens the same); `rN` refused by name, for the reason N below; `iN`
+`=` every cell is equal (1e-4 of scale, or twice what the library's f32 is off its own float64; generated tokens the same); `rN` refused by name, for the reason N below; `iN`
 the library itself cannot make, save or read it, reason N below; **wrong** is never expected. Several marks in one place
 belong to several kinds of task (classification, tagging, span, embedding, generation). An empty place was not tried.
 

@@ -132,6 +132,7 @@ static void read_case(struct golden_case *c, const json_t *j)
 
     c->tokens = read_ids(json_object_get(j, "tokens"), &c->n_tokens);
     c->types = read_ids(json_object_get(j, "token_types"), &n);
+    c->rounding = (float)json_number_value(json_object_get(j, "rounding"));
     c->generated = read_ids(json_object_get(j, "generated"), &c->n_generated);
     c->max_tokens = (size_t)json_integer_value(json_object_get(j, "max_tokens"));
     c->ignore_eos = json_is_true(json_object_get(j, "ignore_eos"));

@@ -17,6 +17,7 @@ struct golden_case {
     size_t n_tokens;
     float *expected; /* [n_rows, n_cols]: logits or embedding */
     size_t n_rows, n_cols;
+    float rounding; /* by how much the library's f32 is off its float64, of scale; mostly 0 */
     int32_t *generated;
     size_t n_generated, max_tokens;
     bool ignore_eos;

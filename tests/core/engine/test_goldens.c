@@ -2,6 +2,7 @@
  * them in the same batches, at every kernel level; and one row alone against the same
  * row beside others. The expected numbers are the Python libraries'. */
 #include <check.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +12,9 @@
 
 /* The goldens are f32 results of another summation order: three layers of products
  * over at most 112 values, 1e-4 of the row's scale is far above their rounding and
- * far below any wrong term. */
+ * far below any wrong term. Where random weights make an answer so sensitive that the
+ * library's f32 is further off its float64, the golden says by how much: that answer and
+ * ours may each be. */
 static const float golden_tolerance = 1e-4f;
 /* The vector levels sum over k in one order whatever the number of rows, so there bits
  * are compared. OpenBLAS, the portable level's product, chooses its kernel by the number
@@ -81,8 +84,9 @@ static void compare(const struct golden_case *c, const struct golden_result *r, 
                   "%s: output is [%zu, %zu], expected [%zu, %zu]", c->cell->name, r->n_rows,
                   r->n_cols, c->n_rows, c->n_cols);
     diff = golden_difference(r->out, c->expected, c->n_rows * c->n_cols);
-    ck_assert_msg(diff <= golden_tolerance, "%s at %s, %zu tokens: differs by %g of scale",
-                  c->cell->name, level, c->n_tokens, (double)diff);
+    ck_assert_msg(diff <= fmaxf(golden_tolerance, 2.0f * c->rounding),
+                  "%s at %s, %zu tokens: differs by %g of scale", c->cell->name, level, c->n_tokens,
+                  (double)diff);
     ck_assert_msg(r->n_tokens == c->n_generated, "%s: %zu tokens, expected %zu", c->cell->name,
                   r->n_tokens, c->n_generated);
     for (size_t i = 0; i < r->n_tokens; i++)
@@ -102,8 +106,8 @@ static void compare_batches(const struct golden_base *g, const struct golden_cas
     if (k->level == 0) {
         const float diff = golden_difference(a->out, b->out, n);
 
-        ck_assert_msg(diff <= portable_tolerance, "%s at %s: differs by %g of scale", c->cell->name,
-                      k->name, (double)diff);
+        ck_assert_msg(diff <= fmaxf(portable_tolerance, 2.0f * c->rounding),
+                      "%s at %s: differs by %g of scale", c->cell->name, k->name, (double)diff);
         return;
     }
     for (size_t i = 0; i < n; i++)
