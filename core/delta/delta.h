@@ -104,7 +104,9 @@ struct delta_sparse {
 };
 
 /* Rows of a matrix that a task replaces: of an embedding's table, or of the weight of an
- * output head that is tied to it. */
+ * output head that is tied to it. Of a table also rows behind its last, all from there to
+ * the task's last id. */
+enum { DELTA_OWN_IDS_MAX = 4096 }; /* ids that a task may add to the base's */
 struct delta_rowset {
     const uint32_t *id; /* [n], ascending */
     const float *row;   /* [n, width of a row] */
@@ -324,6 +326,7 @@ struct delta {
     const struct delta_line *line; /* the program in words; the last is HEAD */
     uint32_t n_lines;
 
+    uint32_t n_vocab;         /* ids that an input may have: the base's, or with the task's own */
     uint32_t n_soft;          /* rows that stand in front of every input: ids -1, -2, ... */
     uint32_t position_shift;  /* real token j stands at position shift + j (PEFT's
                                * prefix: T; AdapterHub's: 0) */

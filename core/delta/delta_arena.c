@@ -343,6 +343,7 @@ int delta__finish(struct delta_builder *b, struct delta **out)
         .n_sites = (n_layers ? n_layers : 1) * SITE_N_KINDS,
         .position_shift = b->position_shift,
         .ignores_token_types = b->ignores_token_types,
+        .n_vocab = b->n_vocab ? (uint32_t)b->n_vocab : model_config(b->m)->n_vocab,
         .head = b->head,
         .task = b->task,
     };

@@ -152,6 +152,7 @@ struct delta_builder {
                            * ties it to the token embedding */
     bool has_task_id;     /* a reader asked for task.json's */
     uint32_t n_gates;
+    size_t n_vocab;        /* rows of the task's own token table; 0: the base's */
     uint32_t step, member; /* of bottlenecks that are added: read_adapterhub_setup.c */
     bool has_no_method;    /* the reader found no tensor of the method that the files name */
     struct delta__head plan;

@@ -281,6 +281,35 @@ static int add_class_layers(struct delta_builder *b, size_t *width)
     return rc;
 }
 
+/* An LM head of the adapter's own keeps what the base adds to its logits (BART's
+ * final_logits_bias, a buffer that no adapter holds); behind the base's ids nothing. */
+static int keep_logits_bias(struct delta_builder *b)
+{
+    struct delta__dense *own = &b->plan.lm_head;
+    const struct model_config *c = model_config(b->m);
+    const float *base =
+        model_site_bias(b->m, site_make(model_last_stack(c)->first_layer, SITE_LM_HEAD));
+    const size_t n = own->w->dim[0];
+    struct tensor *t;
+    float *x;
+
+    if (own->b || !base || n < c->n_vocab)
+        return 0;
+    t = delta__scratch(b, 1, sizeof(*t));
+    x = delta__scratch(b, n, sizeof(*x));
+    if (!t || !x)
+        return CORE_E_NOMEM;
+    memcpy(x, base, c->n_vocab * sizeof(*x));
+    *t = (struct tensor){.name = own->w->name,
+                         .type = TENSOR_F32,
+                         .n_dims = 1,
+                         .dim = {n},
+                         .data = x,
+                         .n_bytes = n * sizeof(*x)};
+    own->b = t;
+    return 0;
+}
+
 /* The dense layers after pooling. */
 static int add_layers(struct delta_builder *b, size_t *width)
 {
@@ -293,8 +322,10 @@ static int add_layers(struct delta_builder *b, size_t *width)
         return rc;
     if (p->form != DELTA__FORM_LM)
         return add_class_layers(b, width);
-    if (p->lm_head.w)
-        return add_step(b, &p->lm_head, width);
+    if (p->lm_head.w) {
+        rc = keep_logits_bias(b);
+        return rc < 0 ? rc : add_step(b, &p->lm_head, width);
+    }
     b->head.uses_base_lm_head = true;
     *width = model_config(b->m)->n_vocab;
     return 0;
@@ -335,7 +366,7 @@ static size_t outputs_of(const struct delta_builder *b)
 {
     switch (b->plan.form) {
     case DELTA__FORM_LM:
-        return model_config(b->m)->n_vocab;
+        return b->n_vocab ? b->n_vocab : model_config(b->m)->n_vocab;
     case DELTA__FORM_SPAN: /* a token as an answer's first, and as its last */
         return 2;
     case DELTA__FORM_CHOICE:
@@ -354,7 +385,7 @@ static int check_outputs(struct delta_builder *b, size_t n)
     if (want && n != want)
         return core_err_set(b->err, CORE_E_ADAPTER_MISMATCH,
                             "the adapter's head: got %zu outputs, expected %zu%s", n, want,
-                            p->form == DELTA__FORM_LM ? ", the vocabulary of the base" : "");
+                            p->form == DELTA__FORM_LM ? ", the ids of its token table" : "");
     if (p->n_outputs && p->n_outputs != n)
         return core_err_set(b->err, CORE_E_ADAPTER_INVALID,
                             "the head has %zu outputs, its configuration says %zu", n,
@@ -444,6 +475,18 @@ static int check_soft(struct delta_builder *b)
     return 0;
 }
 
+/* Ids of a task's own have rows of their own, and nothing else. */
+static int check_vocabulary(struct delta_builder *b)
+{
+    for (size_t i = 0; b->n_vocab && i < b->n_ops; i++)
+        if (site_kind_of(b->op[i].site) == SITE_EMBED_TOKENS &&
+            (b->op[i].kind == DELTA_LOWRANK || b->op[i].kind == DELTA_SPARSE))
+            return core_err_set(b->err, CORE_E_ADAPTER_UNSUPPORTED,
+                                "%s at a token table that the adapter resizes is not computed",
+                                delta_op_text(b->op[i].kind));
+    return 0;
+}
+
 /* The model's output scale is the LM head's. AdapterHub's models of such a family hand
  * scaled rows to every flexible head that reads each of them. */
 static float input_scale(const struct delta_builder *b)
@@ -475,6 +518,8 @@ int delta__build_head(struct delta_builder *b)
         rc = settle_coupling(b);
     if (rc == 0)
         rc = check_soft(b);
+    if (rc == 0)
+        rc = check_vocabulary(b);
     if (rc < 0)
         return rc;
     h->kind = kind_of(&b->plan, width);

@@ -556,13 +556,75 @@ static int norm_sum(struct delta_builder *b, const struct delta__place *p, enum 
  * it is a matrix of its own: left over. */
 static int add_lm_head(struct delta_builder *b, const struct delta__place *p)
 {
-    const int rc = delta__expect(b, p->t, 2, p->n_out, p->n_in);
+    const bool is_resized = p->t->n_dims == 2 && p->t->dim[0] > p->n_out;
+    const int rc = delta__expect(b, p->t, 2, is_resized ? p->t->dim[0] : p->n_out, p->n_in);
 
-    if (rc == 0 && delta__is_base_weight(b, p))
+    if (rc == 0 && is_resized)
+        b->plan.lm_head.w = p->t; /* with its table: check_vocabulary() of delta_head.c */
+    else if (rc == 0 && delta__is_base_weight(b, p))
         delta__take(b, p->t);
     else if (b->has_own_lm_head || !model_config(b->m)->is_tied)
         b->plan.lm_head.w = p->t;
     return rc;
+}
+
+/* A token table with more rows than the base's, as libraries save it whole when a training
+ * has added tokens: the rows that differ and those behind, at all tables that are one matrix
+ * in the base. */
+static int add_resized(struct delta_builder *b, const struct delta__place *p, const char *path,
+                       size_t n_path)
+{
+    const size_t n = p->t->dim[0], width = p->n_out;
+    site_id site[MODEL_TIED_MAX] = {p->site};
+    unsigned n_sites = model_tied(b->m, path, n_path, site);
+    uint32_t *id = delta__scratch(b, n, sizeof(*id));
+    float *row, *base = delta__scratch(b, width, sizeof(*base));
+    const float *value;
+    size_t n_own = 0;
+    int rc = delta__expect(b, p->t, 2, n, width);
+
+    if (rc == 0 && n - p->n_in > DELTA_OWN_IDS_MAX)
+        return delta__misfit(b, p->t, "at most 4096 rows more than the base's table");
+    if (rc == 0)
+        rc = delta__floats(b, p->t, &value);
+    if (rc < 0)
+        return rc;
+    if (!id || !base || !delta__computed(b, p->t, n, width, &row))
+        return CORE_E_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        if (i < p->n_in)
+            model_weight_row(b->m, p->site, i, base);
+        if (i < p->n_in && memcmp(base, value + i * width, width * sizeof(*base)) == 0)
+            continue;
+        memcpy(row + n_own * width, value + i * width, width * sizeof(*row));
+        id[n_own++] = (uint32_t)i;
+    }
+    b->n_vocab = n;
+    n_sites = n_sites ? n_sites : 1;
+    for (unsigned i = 0; rc == 0 && i < n_sites; i++) {
+        struct delta__place at;
+
+        if (site_kind_of(site[i]) == SITE_EMBED_TOKENS && delta__place_at(b, p->t, site[i], &at))
+            rc = delta__add_rowset(b, &at, id, row, n_own);
+    }
+    return rc;
+}
+
+/* The place of a token table under that path, of which t has more rows. */
+static bool is_resized(struct delta_builder *b, const struct tensor *t, const char *path, size_t n,
+                       struct delta__place *out)
+{
+    site_id site[MODEL_TIED_MAX];
+    struct model_module mod;
+    bool is_table;
+
+    model_module(b->m, path, n, &mod);
+    if (mod.n_parts)
+        site[0] = mod.site[0];
+    else if (!model_tied(b->m, path, n, site))
+        return false;
+    is_table = site_kind_of(site[0]) == SITE_EMBED_TOKENS && delta__place_at(b, t, site[0], out);
+    return is_table && t->n_dims == 2 && t->dim[0] > out->n_in;
 }
 
 static int add_at_site(struct delta_builder *b, const struct delta__place *p, enum site_part part,
@@ -628,6 +690,8 @@ int delta__add_parameter(struct delta_builder *b, const struct tensor *t, const 
         add_head_parameter(b, t, path);
         return 0;
     }
+    if (part == SITE_PART_WEIGHT && !is_add && is_resized(b, t, path, n, &p))
+        return add_resized(b, &p, path, n);
     rc = delta__place(b, t, path, n, false, &p);
     return rc < 0 ? rc : add_at_site(b, &p, part, is_add);
 }

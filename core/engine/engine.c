@@ -126,7 +126,8 @@ static int alloc_thread_data(struct engine *e, size_t n_blocks, struct core_err 
     e->synced_data.stats.kv_blocks_total = n_blocks; /* no thread yet */
     for (unsigned w = 0; model_last_stack(model_config(e->m))->is_causal && w < pool_size(e->pool);
          w++) {
-        const int rc = engine__sampler_init(&e->sampler[w], model_config(e->m)->n_vocab, err);
+        const int rc = engine__sampler_init(
+            &e->sampler[w], (size_t)model_config(e->m)->n_vocab + DELTA_OWN_IDS_MAX, err);
 
         if (rc < 0)
             return rc;

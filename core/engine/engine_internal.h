@@ -123,12 +123,13 @@ struct engine_slot {
 
 /* Scratch of one worker for sampling. */
 struct engine_sampler {
-    float *prob;    /* [n_vocab] */
-    float *raw;     /* [n_vocab]: logits before the repetition penalty */
-    int32_t *id;    /* [n_vocab] */
-    uint32_t *seen; /* [n_vocab]: stamp of the last row that marked the token */
+    float *prob;    /* [n_max] */
+    float *raw;     /* [n_max]: logits before the repetition penalty */
+    int32_t *id;    /* [n_max] */
+    uint32_t *seen; /* [n_max]: stamp of the last row that marked the token */
     uint32_t stamp;
-    size_t n_vocab;
+    size_t n_max;   /* with ids of tasks' own */
+    size_t n_vocab; /* logits of the job at hand: its caller sets it; n_max at first */
 };
 
 struct engine {
@@ -205,9 +206,9 @@ void engine__step(struct engine *e);
 void engine__end(struct engine *e, struct engine_job *job, enum engine_finish finish);
 
 /* sample.c */
-int engine__sampler_init(struct engine_sampler *s, size_t n_vocab, struct core_err *err);
+int engine__sampler_init(struct engine_sampler *s, size_t n_max, struct core_err *err);
 void engine__sampler_release(struct engine_sampler *s);
-/* Chooses job->next_id from logits [n_vocab] (overwritten), and its logprobs; -1 if
+/* Chooses job->next_id from logits [s->n_vocab] (overwritten), and its logprobs; -1 if
  * they are not numbers. */
 void engine__sample(struct engine_sampler *s, const struct kern_table *k, struct engine_job *job,
                     float *logits);

@@ -6,13 +6,13 @@
 #include "core/engine/engine_internal.h"
 
 static int check_tokens(const struct model_config *c, const struct engine_input *in,
-                        struct core_err *err)
+                        const struct delta *d, struct core_err *err)
 {
     for (size_t i = 0; i < in->n_tokens; i++) {
-        if (in->tokens[i] < 0 || (unsigned)in->tokens[i] >= c->n_vocab)
+        if (in->tokens[i] < 0 || (unsigned)in->tokens[i] >= d->n_vocab)
             return core_err_set_param(err, CORE_E_BAD_FIELD, "input.tokens",
                                       "token %zu: %d is not an id of this vocabulary (%u)", i,
-                                      in->tokens[i], c->n_vocab);
+                                      in->tokens[i], d->n_vocab);
         if (in->token_types &&
             (in->token_types[i] < 0 ||
              (c->n_token_types && (unsigned)in->token_types[i] >= c->n_token_types)))
@@ -78,12 +78,12 @@ static int check(const struct engine *e, const struct engine_input *in, const st
         return core_err_set_param(err, CORE_E_BAD_FIELD, "parameters.max_tokens",
                                   "must be at least 1");
     if (c->n_stacks > 1 && in->n_tokens <= room && more < room)
-        return check_tokens(c, in, err); /* the target is a sequence of its own */
+        return check_tokens(c, in, d, err); /* the target is a sequence of its own */
     if (in->n_tokens > room || more > room - in->n_tokens)
         return core_err_set_param(err, CORE_E_INPUT_TOO_LONG, "input",
                                   "%zu tokens of input and %zu to generate are more than %zu",
                                   in->n_tokens, more, room);
-    rc = check_tokens(c, in, err);
+    rc = check_tokens(c, in, d, err);
     return rc < 0 ? rc : check_whole(e, in, d, err);
 }
 
@@ -98,17 +98,15 @@ static int32_t *copy_ids(const int32_t *from, size_t n_front, size_t n, size_t m
 }
 
 /* Results that a head writes, or the logits row of a generation. */
-static void size_output(struct engine_job *job, const struct model_config *c)
+static void size_output(struct engine_job *job)
 {
     const struct delta_head *h = &job->in.delta->head;
+    const bool has_each = !job->is_generation && h->pool == DELTA_POOL_TOKENS;
 
-    if (job->is_generation) {
-        job->out_rows = job->in.wants_logits;
-        job->out_cols = c->n_vocab;
-    } else {
-        job->out_rows = h->pool == DELTA_POOL_TOKENS ? job->n_prompt - job->n_soft : 1;
-        job->out_cols = h->n_labels;
-    }
+    job->out_rows = job->is_generation ? job->in.wants_logits
+                    : has_each         ? job->n_prompt - job->n_soft
+                                       : 1;
+    job->out_cols = h->n_labels;
 }
 
 /* The last token that is no padding; of padding alone the last. */
@@ -185,7 +183,7 @@ static int alloc_job(struct engine_job *job, struct core_err *err)
 
     if (alloc_ids(job) < 0)
         return core_err_nomem(err, "job");
-    size_output(job, c);
+    size_output(job);
     job->out = core_calloc(job->out_rows * job->out_cols, sizeof(float));
     job->gate = core_calloc(job->in.delta->n_gates, sizeof(float));
     job->top_id = core_calloc(n_top, sizeof(int32_t));

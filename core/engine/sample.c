@@ -8,22 +8,22 @@
 #include "core/base/alloc.h"
 #include "core/engine/engine_internal.h"
 
-int engine__sampler_init(struct engine_sampler *s, size_t n_vocab, struct core_err *err)
+int engine__sampler_init(struct engine_sampler *s, size_t n_max, struct core_err *err)
 {
-    s->n_vocab = n_vocab;
-    s->prob = core_alloc_pages(n_vocab * sizeof(float));
-    s->raw = core_alloc_pages(n_vocab * sizeof(float));
-    s->id = core_alloc_pages(n_vocab * sizeof(int32_t));
-    s->seen = core_alloc_pages(n_vocab * sizeof(uint32_t));
+    s->n_max = s->n_vocab = n_max;
+    s->prob = core_alloc_pages(n_max * sizeof(float));
+    s->raw = core_alloc_pages(n_max * sizeof(float));
+    s->id = core_alloc_pages(n_max * sizeof(int32_t));
+    s->seen = core_alloc_pages(n_max * sizeof(uint32_t));
     return s->prob && s->raw && s->id && s->seen ? 0 : core_err_nomem(err, "sampling");
 }
 
 void engine__sampler_release(struct engine_sampler *s)
 {
-    core_free_pages(s->prob, s->n_vocab * sizeof(float));
-    core_free_pages(s->raw, s->n_vocab * sizeof(float));
-    core_free_pages(s->id, s->n_vocab * sizeof(int32_t));
-    core_free_pages(s->seen, s->n_vocab * sizeof(uint32_t));
+    core_free_pages(s->prob, s->n_max * sizeof(float));
+    core_free_pages(s->raw, s->n_max * sizeof(float));
+    core_free_pages(s->id, s->n_max * sizeof(int32_t));
+    core_free_pages(s->seen, s->n_max * sizeof(uint32_t));
 }
 
 /* Uniform in [0, 1): splitmix64 (Steele, Lea, Flood 2014), 53 bits. */

@@ -643,8 +643,11 @@ static void fill_batch(struct engine *e)
 static void on_logits(void *arg, void *owner, float *logits, unsigned worker)
 {
     struct engine *e = arg;
+    struct engine_job *job = owner;
+    struct engine_sampler *s = &e->sampler[worker];
 
-    engine__sample(&e->sampler[worker], model_kern(e->m), owner, logits);
+    s->n_vocab = job->in.delta->head.n_labels;
+    engine__sample(s, model_kern(e->m), job, logits);
 }
 
 static bool is_eos(const struct engine *e, int32_t id)

@@ -70,7 +70,7 @@ struct fwd_batch {
     int32_t *type;       /* [max_rows] */
     struct fwd_seq *seq; /* [max_seqs], sorted by stack, then by task (equal delta adjacent) */
     /* Called on a worker for each sequence whose LM logits are due, in any order and
-     * in parallel for different sequences. logits [n_vocab] may be overwritten. */
+     * in parallel for different sequences. logits [n_labels of the head] may be overwritten. */
     void (*on_logits)(void *arg, void *owner, float *logits, unsigned worker);
     void *on_logits_arg;
 };

@@ -149,7 +149,8 @@ static int alloc_plans(struct fwd *f, struct core_err *err)
  * step touches cost memory. */
 static size_t logits_bytes(const struct fwd *f)
 {
-    return 2 * (size_t)f->opt.max_seqs * f->c->n_vocab * sizeof(float);
+    return (size_t)f->opt.max_seqs * (2 * (size_t)f->c->n_vocab + DELTA_OWN_IDS_MAX) *
+           sizeof(float);
 }
 
 static int alloc_big(struct fwd *f, struct core_err *err)

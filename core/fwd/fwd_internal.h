@@ -135,7 +135,8 @@ struct fwd {
     float *pooled, *pooler;   /* [max_rows, d_model]: head rows; the pooler's outputs */
     float *xs[FWD_GROUP_MAX]; /* inputs scaled by scale_in */
     void *xt[FWD_GROUP_MAX];  /* typed inputs (core/gemm); NULL if the model is exact */
-    float *logits;            /* [2 * max_seqs, n_vocab]: the base's LM head, then tasks' own */
+    float *logits;            /* [max_seqs, n_vocab]: the base's LM head; then tasks' own, of the
+                               * longest that they may be */
     /* [max_rows, n_dims / 2] for each rope, of the current stack's rows */
     float *cos[MODEL_ROPES_MAX], *sin[MODEL_ROPES_MAX];
 

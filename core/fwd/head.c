@@ -153,7 +153,8 @@ static float *destination(const struct fwd *f, const struct fwd_head_row *hr)
     const struct delta_head *h = &s->delta->head;
 
     if (h->kind == DELTA_GENERATION)
-        return f->logits + ((size_t)f->opt.max_seqs + hr->seq) * f->c->n_vocab;
+        return f->logits + (size_t)f->opt.max_seqs * f->c->n_vocab +
+               hr->seq * ((size_t)f->c->n_vocab + DELTA_OWN_IDS_MAX);
     if (h->pool == DELTA_POOL_TOKENS)
         return s->out + ((size_t)s->pos0 + f->due.part[hr->seq - f->due.seq0].first + hr->token -
                          n_skipped(s)) *
@@ -165,7 +166,7 @@ static float *destination(const struct fwd *f, const struct fwd_head_row *hr)
 static void give_logits(struct fwd *f, const struct fwd_seq *s, float *logits, unsigned w)
 {
     const float cap = f->c->logits_softcap;
-    const size_t n = f->c->n_vocab;
+    const size_t n = s->delta->head.n_labels;
 
     if (cap > 0.0f) {
         f->k->scale(n, 1.0f / cap, logits);

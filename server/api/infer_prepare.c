@@ -163,7 +163,7 @@ static uint64_t count_numbers(const struct infer_call *call)
 
     for (size_t i = 0; i < call->item->n_inputs; i++) {
         if (h->kind == DELTA_GENERATION)
-            n += p->n * ((p->logits ? model_config(call->r->srv->model)->n_vocab : 0) +
+            n += p->n * ((p->logits ? h->n_labels : 0) +
                          (p->logprobs ? 2ull * (1 + p->logprobs) * completion_max(call, i) : 0));
         else
             n += n_row * (h->pool == DELTA_POOL_TOKENS ? call->text->enc[i].n : 1);

@@ -312,6 +312,53 @@ START_TEST(an_own_lm_head_is_a_step_of_the_head)
 }
 END_TEST
 
+#define TABLE EMBEDDINGS ".weight"
+
+START_TEST(a_table_with_more_rows_than_the_bases_brings_ids_of_its_own)
+{
+    const size_t n = model_config(fixture_model)->n_vocab;
+    const struct made t[] = {
+        pair[0], pair[1], head[0], head[1], {.name = TABLE, .d0 = n + 3, .d1 = 40}, {0}};
+    const struct delta_rowset *rows;
+    struct adapter a = {0};
+    struct delta *d;
+
+    make(&a, "LORA", "", t);
+    d = compile(&a);
+    rows = delta_embed(d, site_make(0, SITE_EMBED_TOKENS))->rowset;
+    ck_assert_uint_eq(d->n_vocab, n + 3);
+    ck_assert_uint_eq(rows->n, n + 3);
+    ck_assert_uint_eq(rows->id[n + 2], n + 2);
+    ck_assert(rows->row[(n + 2) * 40] == made_value(&t[4], (n + 2) * 40));
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(a_table_that_fits_no_vocabulary_is_refused)
+{
+    const size_t n = model_config(fixture_model)->n_vocab;
+    const struct {
+        size_t d0, d1;
+        int code;
+        const char *text;
+    } bad[] = {{n + DELTA_OWN_IDS_MAX + 1, 40, CORE_E_ADAPTER_MISMATCH, "at most 4096 rows more"},
+               {n + 1, 41, CORE_E_ADAPTER_MISMATCH, "expected ["},
+               {n - 1, 40, CORE_E_ADAPTER_UNSUPPORTED, "left over"}};
+
+    for (size_t i = 0; i < 3; i++) {
+        const struct made t[] = {
+            pair[0], pair[1], head[0], head[1], {.name = TABLE, .d0 = bad[i].d0, .d1 = bad[i].d1},
+            {0}};
+        struct adapter a = {0};
+
+        make(&a, "LORA", "", t);
+        refused(&a, bad[i].code, bad[i].text);
+        drop_adapter(&a);
+    }
+}
+END_TEST
+
 Suite *read_peft_head_suite(void)
 {
     Suite *s = suite_create("read_peft_head");
@@ -325,6 +372,8 @@ Suite *read_peft_head_suite(void)
     tcase_add_test(t, a_span_head_has_two_outputs_of_every_token);
     tcase_add_test(t, a_choice_head_has_one_output_behind_the_pooler);
     tcase_add_test(t, a_masked_language_model_is_no_kind_of_task);
+    tcase_add_test(t, a_table_with_more_rows_than_the_bases_brings_ids_of_its_own);
+    tcase_add_test(t, a_table_that_fits_no_vocabulary_is_refused);
     tcase_add_test(t, a_head_that_does_not_fit_is_refused);
     suite_add_tcase(s, t);
     tcase_add_checked_fixture(llama, open_llama, close_model);
