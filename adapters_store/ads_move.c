@@ -138,6 +138,20 @@ static int look_first(struct put *p, bool *is_resident, struct core_err *err)
     return rc;
 }
 
+/* Without a look at what is resident already: that may have come without it. */
+static int check_strict(const struct put *p, struct core_err *err)
+{
+    struct delta *d = NULL;
+    int rc = delta_compile(&d, p->s->model, p->file, p->n, err);
+
+    if (rc == 0 && d->made_for[0])
+        rc = core_err_set(err, CORE_E_ADAPTER_MISMATCH,
+                          "the files were made for %s, and this base is %.95s", d->made_for,
+                          model_config(p->s->model)->name);
+    delta_free(d);
+    return rc;
+}
+
 /* ---- compiling ----------------------------------------------------------------------- */
 
 static int compile(struct put *p, struct core_err *err)
@@ -151,6 +165,9 @@ static int compile(struct put *p, struct core_err *err)
     rc = delta_compile(&d, s->model, p->file, p->n, err);
     if (rc < 0)
         return rc;
+    if (d->made_for[0])
+        core_log(CORE_LOG_WARN, "event=adapter_of_another_base task=%s made_for=%s", p->task,
+                 d->made_for);
     memcpy(p->meta.method, d->method, sizeof(p->meta.method));
     strncpy(p->meta.kind, delta_kind_text(d->head.kind), sizeof(p->meta.kind) - 1);
     p->meta.n_bytes = p->n_bytes;
@@ -359,6 +376,8 @@ int ads_put(struct ads_store *s, const char *task, const struct core_file *file,
         rc = ads__check_writable(s, err);
     if (rc == 0)
         rc = ads_content_hash(p.file, p.n, p.hash, err);
+    if (rc == 0 && p.opt->is_strict && s->model)
+        rc = check_strict(&p, err);
     if (rc == 0)
         rc = look_first(&p, &is_resident, err);
     if (rc == 0 && !is_resident)

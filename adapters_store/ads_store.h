@@ -115,6 +115,7 @@ void ads_info_release(struct ads_info *info);
 struct ads_put_options {
     bool is_dry_run;      /* compile and report, store nothing */
     bool no_activate;     /* store the version, leave the pointer */
+    bool is_strict;       /* files that name another base are CORE_E_ADAPTER_MISMATCH */
     const char *if_match; /* full version the pointer must have, "*" (any task), or NULL */
     bool if_none_match;   /* the task must not exist */
 };

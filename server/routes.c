@@ -51,7 +51,7 @@ static const struct srv_route routes[] = {
     {AUTH_READ, "GET", "/v1/adapters", srv_adapters_list_get, "limit after state", SRV_BODY_NONE,
      true},
     {AUTH_READ, "GET", "/v1/adapters/{task}", srv_adapters_get, NULL, SRV_BODY_NONE, true},
-    {AUTH_WRITE, "PUT", "/v1/adapters/{task}", srv_adapters_put, "dry_run activate",
+    {AUTH_WRITE, "PUT", "/v1/adapters/{task}", srv_adapters_put, "dry_run activate strict",
      SRV_BODY_UPLOAD, true},
     {AUTH_WRITE, "DELETE", "/v1/adapters/{task}", srv_adapters_delete, "version", SRV_BODY_NONE,
      true},

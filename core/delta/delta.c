@@ -66,6 +66,8 @@ static int read_files(struct delta_builder *b)
         rc = delta__json_file(b, "adapter_setup.json", &setup);
     if (rc == 0)
         rc = read_known(b, library, own, setup);
+    if (rc == 0)
+        rc = delta__note_base(b, library, own);
     json_decref(setup);
     json_decref(library);
     json_decref(own);

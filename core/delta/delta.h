@@ -302,18 +302,23 @@ struct delta_task {
 
 /* In the HEAD line's detail if head.is_assumed. */
 #define DELTA_ASSUMED_TEXT "no head in the files"
+/* Before made_for, at the end of that detail. */
+#define DELTA_MADE_FOR_TEXT "made for "
 /* One line of the program as people read it: operations of one kind and shape,
  * summed over layers. */
 struct delta_line {
     enum delta_op_kind kind;
-    char sites[160]; /* "q_proj, v_proj" */
-    unsigned count;  /* operations */
-    char detail[96]; /* "rank 8, scale 2", "16 tokens", "1234 values" */
-    size_t n_bytes;  /* of their data */
+    char sites[160];  /* "q_proj, v_proj" */
+    unsigned count;   /* operations */
+    char detail[160]; /* "rank 8, scale 2", "16 tokens", "1234 values" */
+    size_t n_bytes;   /* of their data */
 };
 
 struct delta {
     char method[24]; /* "lora", "houlsby", "pfeiffer", "prefix", "bitfit", ... */
+    /* Another base that the files name although all shapes fit this one: letters, digits,
+     * '.', '_', '-'. "": they name this one, or none. */
+    char made_for[64];
     /* slot[s] counts from 1 in the table of the site's class; 0: nothing here */
     const uint16_t *slot; /* [n_sites] */
     uint32_t n_sites;

@@ -351,6 +351,7 @@ int delta__finish(struct delta_builder *b, struct delta **out)
     int rc = delta__settle(b, &d);
 
     memcpy(d.method, b->method, sizeof(d.method));
+    memcpy(d.made_for, b->made_for, sizeof(d.made_for));
     if (rc == 0)
         rc = delta__lines(b, &d);
     if (rc < 0)

@@ -143,6 +143,7 @@ struct delta_builder {
     size_t n_ops, cap_ops;
     size_t n_folded; /* operations that became a part of others */
     char method[sizeof(((struct delta *)0)->method)];
+    char made_for[sizeof(((struct delta *)0)->made_for)];
     uint32_t position_shift;
     bool ignores_token_types;
     size_t dense_bytes;                    /* of all DENSE so far */

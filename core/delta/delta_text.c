@@ -238,6 +238,7 @@ static void head_line(const struct delta *d, struct delta_line *line)
     };
     const struct delta_head *h = &d->head;
     const char *kind = delta_kind_text(h->kind);
+    size_t n;
 
     *line = (struct delta_line){.kind = DELTA_HEAD, .count = 1};
     snprintf(line->sites, sizeof(line->sites), "%s", pool[h->pool]);
@@ -259,6 +260,10 @@ static void head_line(const struct delta *d, struct delta_line *line)
     else
         snprintf(line->detail, sizeof(line->detail), "%s, %u label%s, %u layer%s", kind,
                  h->n_labels, h->n_labels == 1 ? "" : "s", h->n_steps, h->n_steps == 1 ? "" : "s");
+    n = strlen(line->detail);
+    if (d->made_for[0])
+        snprintf(line->detail + n, sizeof(line->detail) - n, ", " DELTA_MADE_FOR_TEXT "%s",
+                 d->made_for);
 }
 
 /* True if no operation before i stands in the same line. */

@@ -186,20 +186,9 @@ static int read_common(struct model_config *c, const struct model_arch *arch,
     return rc < 0 ? rc : check_sizes(c, arch, f, err);
 }
 
-static void set_name(struct model_config *c, const char *name, const char *path)
+static void set_name(struct model_config *c, const char *name)
 {
-    const char *end = path + strlen(path), *from;
-
-    if (name && *name) {
-        snprintf(c->name, sizeof(c->name), "%s", name);
-        return;
-    }
-    while (end > path && end[-1] == '/')
-        end--;
-    from = end;
-    while (from > path && from[-1] != '/')
-        from--;
-    snprintf(c->name, sizeof(c->name), "%.*s", (int)(end - from), from);
+    snprintf(c->name, sizeof(c->name), "%s", name && *name ? name : c->file);
 }
 
 /* The template of tokenizer_config.json, or the file chat_template.jinja. */
@@ -301,7 +290,7 @@ int model__config_folder(struct model_config *c, const struct model_arch **arch,
         goto out;
     }
     snprintf(c->arch, sizeof(c->arch), "%s", (*arch)->name);
-    set_name(c, json_string_value(json_object_get(j, "_name_or_path")), path);
+    set_name(c, json_string_value(json_object_get(j, "_name_or_path")));
     rc = read_common(c, *arch, &(struct model_facts){.json = j}, err);
     if (rc == 0)
         rc = load_json(path, "generation_config.json", &gen, err);

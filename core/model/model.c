@@ -1,15 +1,31 @@
 /* core/model/model.c - opening and closing a base model. Its names: names.c. */
 #include "core/model/model.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/model/arch.h"
 #include "core/tok/tok.h"
 
+static void set_file(struct model_config *c, const char *path)
+{
+    const char *end = path + strlen(path), *from;
+
+    while (end > path && end[-1] == '/')
+        end--;
+    from = end;
+    while (from > path && from[-1] != '/')
+        from--;
+    snprintf(c->file, sizeof(c->file), "%.*s", (int)(end - from), from);
+}
+
 static int open_config(struct model *m, const char *path, struct core_err *err)
 {
     const struct gguf *g = weights_gguf(m->weights);
 
+    set_file(&m->config, path);
     return g ? model__config_gguf(&m->config, &m->arch, g, &m->chat_template, err)
              : model__config_folder(&m->config, &m->arch, path, &m->chat_template, err);
 }

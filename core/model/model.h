@@ -187,6 +187,7 @@ enum { MODEL_LAYERS_MAX = 1024 };
 struct model_config {
     char arch[32]; /* "bert", "llama": model_type of config.json */
     char name[96]; /* _name_or_path, general.name, or the folder's name */
+    char file[96]; /* the name of the folder or of the GGUF file itself */
     struct model_stack stack[MODEL_STACKS_MAX];
     unsigned n_stacks;
     unsigned n_layers; /* of all stacks */

@@ -1,6 +1,7 @@
 /* server/api/adapters.c - see adapters.h. */
 #include "server/api/adapters.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "adapters_store/ads_pick.h"
@@ -19,6 +20,22 @@ static void write_time(struct json_writer *w, const char *name, double seconds)
         jw_null(w);
 }
 
+static void write_made_for(struct json_writer *w, const struct ads_info *info)
+{
+    static const char plain[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-";
+    const char *at = info->program_json ? strstr(info->program_json, DELTA_MADE_FOR_TEXT) : NULL;
+    char text[256];
+
+    if (!at)
+        return;
+    at += strlen(DELTA_MADE_FOR_TEXT);
+    snprintf(text, sizeof(text),
+             "the files were made for another base, %.*s: every shape fits this one, but what "
+             "they learned may not (?strict=true refuses such files)",
+             (int)strspn(at, plain), at);
+    jw_cstr(w, text);
+}
+
 /* What the files leave open and the user may have meant otherwise; of the program, which the
  * store keeps for adapters that are not in memory. */
 static void write_warnings(struct json_writer *w, const struct ads_info *info)
@@ -28,6 +45,7 @@ static void write_warnings(struct json_writer *w, const struct ads_info *info)
     if (info->program_json && strstr(info->program_json, DELTA_ASSUMED_TEXT))
         jw_cstr(w, "the files have no prediction head, so the task answers with embeddings: if "
                    "that is meant, say \"head\": \"embedding\" in task.json");
+    write_made_for(w, info);
     jw_array_end(w);
 }
 

@@ -216,6 +216,8 @@ static int read_options(struct srv_request *r, struct put *p, struct core_err *e
     rc = srv_query_bool(r, "dry_run", false, &p->opt.is_dry_run, err);
     if (rc == 0)
         rc = srv_query_bool(r, "activate", true, &activate, err);
+    if (rc == 0)
+        rc = srv_query_bool(r, "strict", false, &p->opt.is_strict, err);
     p->opt.no_activate = !activate;
     if (rc == 0)
         rc = read_type(r, p, err);

@@ -41,6 +41,31 @@ class Adapters(unittest.TestCase):
                          [a.body for a in answers])
         self.assertEqual(len({a.json["version"] for a in answers}), 1)
 
+    def test_files_that_name_another_base_are_a_warning_and_with_strict_refused(self):
+        files = adapter_files(CELL)
+        plain = json.loads(files["adapter_config.json"])
+
+        def put(task, name, query="", **more):
+            config = json.dumps({**plain, "base_model_name_or_path": name}).encode()
+            return self.s.put(task, {**files, "adapter_config.json": config, **more}, query)
+
+        for i, name in enumerate(("bert", "hub/BERT", "/models/bert/", "", None, "x/" + "0" * 40, "hub/bert-base")):
+            answer = put(f"same{i}", name, "?strict=true")
+            self.assertEqual((answer.status, answer.json.get("warnings")), (201, []), name)
+        for i, (name, more) in enumerate((("hub/Be-Large_v2 \"x\"", {}), ("bert", {"config.json": b'{"model_type": "gpt2"}'}),
+                                          ("bert", {"config.json": b'{"model_type": "bert", "vocab_size": 7}'}))):
+            want = ("Be-Large_v2__x_", "gpt2", "7_ids")[i]
+            refused = put(f"other{i}", name, "?strict=true", **more)
+            self.assertEqual(refused.error[:2], (422, "adapter_mismatch"))
+            self.assertIn(f"made for {want}, and this base is bert", refused.json["error"]["message"])
+            self.assertEqual(self.s.request("GET", f"/v1/adapters/other{i}").status, 404)
+            answer = put(f"other{i}", name, **more)
+            self.assertEqual((answer.status, len(answer.json["warnings"])), (201, 1), answer.json)
+            self.assertIn(f"made for another base, {want}:", answer.json["warnings"][0])
+            self.assertEqual(self.s.request("GET", f"/v1/adapters/other{i}").json["warnings"], answer.json["warnings"])
+            self.assertEqual(put(f"again{i}", name, "?strict=true", **more).status, 422, "what is resident already")
+            self.assertIn(f"event=adapter_of_another_base task=other{i} made_for={want}", self.s.log_text())
+
     def test_labels_fall_back_to_those_of_a_config_json(self):
         bare = {k: v for k, v in adapter_files(CELL).items() if k != "task.json"}
         head = b'{"head": "classification"}'
