@@ -349,7 +349,8 @@ struct delta {
     uint32_t n_mix_max;     /* most bottlenecks of a step of a join */
     struct delta_head head;
     struct delta_task task;
-    size_t n_bytes; /* resident bytes: one arena, and the weights of DENSE */
+    size_t n_bytes;             /* resident bytes: one arena, and the weights of DENSE */
+    const struct delta *origin; /* of a merged one (merge.h): what it borrows from, or NULL */
 };
 
 /* Compiles the files of one adapter, as a library saved them, against the model.
@@ -363,7 +364,7 @@ struct delta {
  *   CORE_E_NOMEM */
 int delta_compile(struct delta **out, const struct model *m, const struct core_file *file,
                   size_t n_files, struct core_err *err);
-void delta_free(struct delta *d);
+void delta_free(struct delta *d); /* NULL is fine */
 
 /* The reserved task `base`: no operations; embedding on an encoder, generation on
  * a decoder. */

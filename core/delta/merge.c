@@ -1,0 +1,399 @@
+/* core/delta/merge.c - see merge.h. Rows of a weight are made a few at a time, in double, so
+ * that W' is rounded once: the base's, what is added to them, what they are multiplied by.
+ * Then the whole is packed as a DENSE weight is. */
+#include "core/delta/merge.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/alloc.h"
+#include "core/base/err.h"
+
+enum { ROWS = 32 }; /* of a weight that are made at once */
+
+const char *delta_left_operation(enum delta_left left)
+{
+    static const char *const text[] = {
+#define X(name, operation, because) operation,
+        DELTA_LEFT_MAP(X)
+#undef X
+    };
+
+    return text[left];
+}
+
+const char *delta_left_because(enum delta_left left)
+{
+    static const char *const text[] = {
+#define X(name, operation, because) because,
+        DELTA_LEFT_MAP(X)
+#undef X
+    };
+
+    return text[left];
+}
+
+/* ---- what can be merged ---------------------------------------------------------------- */
+
+static bool has_work(const struct delta_linear *l)
+{
+    return l->n_lowrank || l->sparse || l->scale_in || l->scale_pre || l->scale_out;
+}
+
+/* Why the linear stays as it is; NONE: it is merged, or a DENSE weight and nothing else. */
+static enum delta_left left_of(const struct model *m, site_id s, const struct delta_linear *l)
+{
+    if (!has_work(l))
+        return l->w ? DELTA_LEFT_NONE : DELTA_LEFT_VALUES;
+    if (l->w)
+        return DELTA_LEFT_ON_OWN;
+    if (!model_has_weight(m, s))
+        return DELTA_LEFT_TABLE;
+    for (uint32_t i = 0; i < l->n_lowrank; i++) {
+        if (l->lowrank[i].gate.w)
+            return DELTA_LEFT_GATE;
+        if (l->lowrank[i].act != KERN_ACT_NONE)
+            return DELTA_LEFT_ACT;
+    }
+    return DELTA_LEFT_NONE;
+}
+
+static bool is_merged(const struct model *m, site_id s, const struct delta_linear *l)
+{
+    return !l->w && left_of(m, s, l) == DELTA_LEFT_NONE;
+}
+
+/* Whether its bias is another one than the base's. */
+static bool has_bias(const struct model *m, site_id s, const struct delta_linear *l)
+{
+    bool has = l->bias || (l->scale_out && model_site_bias(m, s));
+
+    for (uint32_t i = 0; i < l->n_lowrank; i++)
+        has |= l->lowrank[i].down_bias || l->lowrank[i].up_bias;
+    return has;
+}
+
+static void plan_join(const struct delta_join *j, struct delta_merge_report *out)
+{
+    out->n_left[DELTA_LEFT_JOIN] += j->n_adapters > 0;
+    out->n_left[DELTA_LEFT_REFT] += j->reft != NULL;
+    for (uint32_t i = 0; i < j->n_steps; i++)
+        out->n_left[DELTA_LEFT_FUSION] += j->step[i].fusion != NULL;
+}
+
+static void plan_embed(const struct delta_embed *e, struct delta_merge_report *out)
+{
+    out->n_left[DELTA_LEFT_VALUES] += e->rowset != NULL;
+    out->n_left[DELTA_LEFT_EMBED] += e->n_lowrank || e->sparse || e->scale;
+    out->n_left[DELTA_LEFT_SOFT_ROWS] += e->soft != NULL;
+    out->n_left[DELTA_LEFT_COUPLING] += e->coupling != NULL;
+}
+
+/* Bytes of a packed f32 weight: whole panels, and what stands beside them. */
+static size_t weight_bytes(size_t n_in, size_t n_out)
+{
+    const size_t panels = (n_out + KERN_PANEL - 1) / KERN_PANEL * KERN_PANEL;
+
+    return 4096 + panels * n_in * sizeof(float);
+}
+
+static void plan_linear(const struct model *m, site_id s, const struct delta_linear *l,
+                        struct delta_merge_report *out)
+{
+    const enum delta_left left = left_of(m, s, l);
+    size_t n_in, n_out;
+
+    if (left != DELTA_LEFT_NONE) {
+        out->n_left[left]++;
+    } else if (l->w) {
+        out->n_own++;
+    } else if (model_site_dims(m, s, &n_in, &n_out)) {
+        out->n_merged++;
+        out->n_bytes += weight_bytes(n_in, n_out) + (n_out + 16) * sizeof(float);
+    }
+}
+
+void delta_merge_plan(const struct delta *d, const struct model *m, struct delta_merge_report *out)
+{
+    *out = (struct delta_merge_report){.n_bytes = sizeof(struct delta) + 128};
+    out->n_bytes += d->n_linear * sizeof(struct delta_linear);
+    for (uint32_t i = 0; i < d->n_sites; i++) {
+        const site_id s = (site_id)i;
+
+        if (!d->slot[i])
+            continue;
+        switch (site_kind_class(site_kind_of(s))) {
+        case SITE_CLASS_LINEAR:
+            plan_linear(m, s, delta_linear(d, s), out);
+            break;
+        case SITE_CLASS_NORM:
+            out->n_left[DELTA_LEFT_VALUES]++;
+            break;
+        case SITE_CLASS_JOIN:
+            plan_join(delta_join(d, s), out);
+            break;
+        case SITE_CLASS_EMBED:
+            plan_embed(delta_embed(d, s), out);
+            break;
+        case SITE_CLASS_ATTN:
+            out->n_left[DELTA_LEFT_KV_PREFIX]++;
+            break;
+        }
+    }
+}
+
+int delta_merge_check(const struct delta_merge_report *r, struct core_err *err)
+{
+    char text[300] = "it changes no weight";
+    size_t n = 0;
+
+    if (r->n_merged || r->n_own)
+        return 0;
+    for (int i = 0; i < DELTA_N_LEFT; i++)
+        if (r->n_left[i] && n < sizeof(text))
+            n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s: %s", n ? "; " : "",
+                                  delta_left_operation(i), delta_left_because(i));
+    return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, "task",
+                              "nothing of the task can be merged: %s", text);
+}
+
+/* ---- merging --------------------------------------------------------------------------- */
+
+/* The task's own row in place of the weight's, or NULL. */
+static const float *own_row(const struct delta_rowset *s, size_t row, size_t width)
+{
+    for (uint32_t i = 0; s && i < s->n; i++)
+        if (s->id[i] == row)
+            return s->row + i * width;
+    return NULL;
+}
+
+/* sum [n_in] += a * x. */
+static void add_row(size_t n, double a, const float *x, double *sum)
+{
+    for (size_t i = 0; i < n; i++)
+        sum[i] += a * (double)x[i];
+}
+
+/* Rows that are made at once, and what they are made in. */
+struct rows {
+    size_t first, n;
+    double *sum; /* [n, n_in] */
+    float *row;  /* [n_in] */
+};
+
+/* The rows as far as scale_pre. */
+static void base_rows(const struct model *m, site_id s, const struct delta_linear *l, size_t n_in,
+                      const struct rows *r)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        const size_t o = r->first + i;
+        const float *own = own_row(l->rowset, o, n_in);
+        double *sum = r->sum + i * n_in;
+
+        if (!own)
+            model_weight_row(m, s, o, r->row);
+        memset(sum, 0, n_in * sizeof(*sum));
+        add_row(n_in, 1.0, own ? own : r->row, sum);
+        for (uint32_t p = l->sparse ? l->sparse->row_ptr[o] : 0;
+             l->sparse && p < l->sparse->row_ptr[o + 1]; p++)
+            sum[l->sparse->col[p]] += (double)l->sparse->val[p];
+        for (size_t k = 0; l->scale_pre && k < n_in; k++)
+            sum[k] *= (double)l->scale_pre[o];
+    }
+}
+
+/* += s up^T down */
+static void add_lowrank(const struct kern_table *k, const struct delta_lowrank *a, size_t n_in,
+                        const struct rows *r)
+{
+    const size_t up_size = tensor_type_block_bytes(a->up.type);
+    const size_t down_size = tensor_type_block_bytes(a->down.type);
+    const unsigned char *up = a->up.data, *down = a->down.data;
+    float column[ROWS];
+
+    for (size_t j = 0; j < a->up.n_rows; j++) {
+        k->to_f32(a->up.type, r->n, up + (j * a->up.n_cols + r->first) * up_size, column);
+        k->to_f32(a->down.type, n_in, down + j * n_in * down_size, r->row);
+        for (size_t i = 0; i < r->n; i++)
+            add_row(n_in, (double)a->scale * (double)column[i], r->row, r->sum + i * n_in);
+    }
+}
+
+static void make_rows(const struct model *m, site_id s, const struct delta_linear *l, size_t n_in,
+                      const struct rows *r, float *w)
+{
+    base_rows(m, s, l, n_in, r);
+    for (uint32_t i = 0; i < l->n_lowrank; i++)
+        add_lowrank(model_kern(m), &l->lowrank[i], n_in, r);
+    for (size_t i = 0; i < r->n; i++) {
+        const double out = l->scale_out ? (double)l->scale_out[r->first + i] : 1.0;
+
+        for (size_t k = 0; k < n_in; k++)
+            w[i * n_in + k] =
+                (float)(r->sum[i * n_in + k] * out * (l->scale_in ? (double)l->scale_in[k] : 1.0));
+    }
+}
+
+static void make_bias(const struct model *m, site_id s, const struct delta_linear *l, size_t n_out,
+                      float *b)
+{
+    const struct kern_table *k = model_kern(m);
+    const float *base = model_site_bias(m, s);
+
+    memset(b, 0, n_out * sizeof(float));
+    if (base && (!l->bias || l->keeps_bias))
+        k->add(n_out, base, b);
+    if (l->bias)
+        k->add(n_out, l->bias, b);
+    for (uint32_t i = 0; i < l->n_lowrank; i++) {
+        const struct delta_lowrank *a = &l->lowrank[i];
+
+        for (size_t r = 0; a->down_bias && r < a->up.n_rows; r++) {
+            const float t = a->scale * a->down_bias[r];
+            const unsigned char *row = a->up.data;
+
+            row += r * n_out * tensor_type_block_bytes(a->up.type);
+            k->outer(1, n_out, 1, &t, 1, a->up.type, row, n_out, b, n_out);
+        }
+        if (a->up_bias)
+            k->axpy(n_out, a->scale, a->up_bias, b);
+    }
+    if (l->scale_out)
+        k->mul(n_out, l->scale_out, b);
+}
+
+static int check_finite(const struct model *m, site_id s, const float *w, size_t n,
+                        struct core_err *err)
+{
+    char path[160];
+
+    for (size_t i = 0; i < n; i++)
+        if (!(w[i] - w[i] == 0.0f))
+            return core_err_set(err, CORE_E_ADAPTER_INVALID,
+                                "the merged weight of %s is not finite",
+                                model_site_path(m, s, path, sizeof(path)));
+    return 0;
+}
+
+static int merge_weight(const struct model *m, site_id s, const struct delta_linear *l,
+                        struct gemm_weight **out, struct core_err *err)
+{
+    struct tensor t = {.name = "merged weight", .type = TENSOR_F32, .n_dims = 2};
+    struct rows r = {.n = ROWS};
+    float *w = NULL;
+    size_t n_in = 0, n_out = 0;
+    int rc;
+
+    model_site_dims(m, s, &n_in, &n_out);
+    w = core_alloc_aligned(n_out * n_in * sizeof(float));
+    r.sum = core_alloc_aligned(ROWS * n_in * sizeof(*r.sum));
+    r.row = core_alloc_aligned(n_in * sizeof(*r.row));
+    if (!w || !r.sum || !r.row) {
+        rc = core_err_nomem(err, "merged weight");
+        goto out;
+    }
+    for (; r.first < n_out; r.first += r.n) {
+        r.n = n_out - r.first < ROWS ? n_out - r.first : ROWS;
+        make_rows(m, s, l, n_in, &r, w + r.first * n_in);
+    }
+    rc = check_finite(m, s, w, n_out * n_in, err);
+    if (rc < 0)
+        goto out;
+    t.dim[0] = n_out;
+    t.dim[1] = n_in;
+    t.data = w;
+    t.n_bytes = n_out * n_in * sizeof(float);
+    rc = gemm_pack(out, model_kern(m), GEMM_EXACT, &t, err);
+out:
+    core_free(w);
+    core_free(r.sum);
+    core_free(r.row);
+    return rc;
+}
+
+/* Room for the struct, its table of linears, and biases: one allocation. *bias: the first. */
+static struct delta *make_shell(const struct model *m, const struct delta *d, float **bias)
+{
+    const size_t head = (sizeof(*d) + 63) / 64 * 64;
+    const size_t table = (d->n_linear * sizeof(*d->linear) + 63) / 64 * 64;
+    size_t n_floats = 0, n_in, n_out;
+    unsigned char *p;
+    struct delta *new;
+
+    for (uint32_t i = 0; i < d->n_sites; i++) {
+        const site_id s = (site_id)i;
+
+        if (d->slot[i] && site_kind_class(site_kind_of(s)) == SITE_CLASS_LINEAR &&
+            is_merged(m, s, delta_linear(d, s)) && has_bias(m, s, delta_linear(d, s)) &&
+            model_site_dims(m, s, &n_in, &n_out))
+            n_floats += n_out;
+    }
+    p = core_alloc_aligned(head + table + n_floats * sizeof(float));
+    if (!p)
+        return NULL;
+    new = (struct delta *)p;
+    *new = *d;
+    new->origin = d;
+    new->n_bytes = head + table + n_floats * sizeof(float);
+    new->linear = (const struct delta_linear *)(p + head);
+    if (d->n_linear)
+        memcpy(p + head, d->linear, d->n_linear * sizeof(*d->linear));
+    *bias = (float *)(p + head + table);
+    return new;
+}
+
+/* The linear at s in place; *bias moves on behind a bias of its own. */
+static int merge_linear(const struct model *m, const struct delta *d, site_id s,
+                        struct delta_linear *l, float **bias, struct core_err *err)
+{
+    const struct delta_linear *from = delta_linear(d, s);
+    struct gemm_weight *w = NULL;
+    size_t n_in, n_out;
+    const int rc = merge_weight(m, s, from, &w, err);
+
+    if (rc < 0)
+        return rc;
+    *l = (struct delta_linear){.w = w, .keeps_bias = true};
+    if (has_bias(m, s, from) && model_site_dims(m, s, &n_in, &n_out)) {
+        make_bias(m, s, from, n_out, *bias);
+        l->bias = *bias;
+        l->keeps_bias = false;
+        *bias += n_out;
+    }
+    return 0;
+}
+
+int delta_merge(struct delta **out, const struct model *m, const struct delta *d,
+                struct core_err *err)
+{
+    struct delta_merge_report report;
+    struct delta *new;
+    float *bias;
+    int rc;
+
+    delta_merge_plan(d, m, &report);
+    rc = delta_merge_check(&report, err);
+    if (rc < 0)
+        return rc;
+    new = make_shell(m, d, &bias);
+    if (!new)
+        return core_err_nomem(err, "merged adapter");
+    for (uint32_t i = 0; rc == 0 && i < d->n_sites; i++) {
+        const site_id s = (site_id)i;
+        struct delta_linear *l;
+
+        if (!d->slot[i] || site_kind_class(site_kind_of(s)) != SITE_CLASS_LINEAR ||
+            !is_merged(m, s, delta_linear(d, s)))
+            continue;
+        l = (struct delta_linear *)&new->linear[d->slot[i] - 1];
+        rc = merge_linear(m, d, s, l, &bias, err);
+        if (rc == 0)
+            new->n_bytes += gemm_weight_bytes(l->w);
+    }
+    if (rc < 0)
+        delta_free(new);
+    else
+        *out = new;
+    return rc;
+}
