@@ -20,6 +20,10 @@
  *  I4  cache.n_bytes_fixed is the part of I3 that is pinned or held.
  *  I5  cache.n_pins is the sum of n_pins, and a version's pins are its adapters'.
  *  I6  A version with n_listed == 0 is RESIDENT only while it is pinned.
+ *  I7  A version has merged weights exactly while a task that points to it asked for them
+ *      (n_merges > 0), and each such task holds it, so that they never outlive what they borrow
+ *      from. What all of them take, and those that are being made or still in use, is
+ *      cache.n_merged_bytes, at most n_merged_max.
  *
  * Why LOADING is a state and not a lock held longer: a load reads megabytes. Who
  * comes second finds LOADING and waits for the first, instead of loading twice. */
@@ -193,7 +197,7 @@ void ads__cache_drop(struct ads_store *s, struct ads__version *v, struct ads__de
 {
     struct ads__cache *c = &s->cache;
 
-    assert(v->state == ADS__RESIDENT && v->n_pins == 0);
+    assert(v->state == ADS__RESIDENT && v->n_pins == 0 && !v->merged);
     if (v->is_in_lru)
         lru_remove(c, v);
     else
@@ -210,8 +214,10 @@ static bool version_ok(const struct ads__version *v)
 {
     return (v->resident != NULL) == (v->state == ADS__RESIDENT) && /* I1 */
            (!v->waiter || v->state == ADS__LOADING) &&
-           v->is_in_lru == (v->resident && !is_fixed(v)) &&    /* I2 */
-           (v->n_listed > 0 || !v->resident || v->n_pins > 0); /* I6 */
+           v->is_in_lru == (v->resident && !is_fixed(v)) &&                         /* I2 */
+           (v->n_listed > 0 || !v->resident || v->n_pins > 0) &&                    /* I6 */
+           (v->merged != NULL) == (v->n_merges > 0) && v->n_merges <= v->n_holds && /* I7 */
+           (!v->merged || (v->resident && !v->merged->is_retired));
 }
 
 bool ads__cache_ok(const struct ads_store *s)
@@ -220,7 +226,7 @@ bool ads__cache_ok(const struct ads_store *s)
     const struct ads__cache *c = &s->cache;
     struct ads__cache sum = {0};
     const struct ads__version *prev = NULL;
-    size_t n_lru = 0;
+    size_t n_lru = 0, n_merged = 0;
 
     for (size_t i = 0; i < t->n_buckets; i++) {
         for (const struct ads__node *n = t->bucket[i]; n; n = n->next) {
@@ -235,6 +241,8 @@ bool ads__cache_ok(const struct ads_store *s)
             sum.n_resident += v->state == ADS__RESIDENT;
             sum.n_loading += v->state == ADS__LOADING;
             sum.n_pins += v->n_pins;
+            sum.n_merged_bytes += v->merged ? v->merged->delta->n_bytes : 0;
+            n_merged += v->merged != NULL;
             n_lru += v->is_in_lru;
         }
     }
@@ -245,5 +253,7 @@ bool ads__cache_ok(const struct ads_store *s)
            c->n_bytes <= c->n_bytes_max &&          /* I3 */
            sum.n_bytes_fixed == c->n_bytes_fixed && /* I4 */
            sum.n_pins == c->n_pins &&               /* I5 */
-           sum.n_resident == c->n_resident && sum.n_loading == c->n_loading;
+           sum.n_resident == c->n_resident && sum.n_loading == c->n_loading &&
+           n_merged == atomic_load(&c->n_merged) && sum.n_merged_bytes <= c->n_merged_bytes &&
+           c->n_merged_bytes <= c->n_merged_max;
 }

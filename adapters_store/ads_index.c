@@ -11,6 +11,7 @@
 
 #include "adapters_store/ads_internal.h"
 #include "core/base/alloc.h"
+#include "core/delta/delta.h"
 
 /* ---- the hash table ---------------------------------------------------------- */
 
@@ -228,6 +229,11 @@ void ads__index_info(const struct ads__task *t, const struct ads_adapter *a, str
     info->bytes_stored = v->meta.n_bytes;
     info->is_resident = v->state == ADS__RESIDENT;
     info->bytes_resident = v->resident ? v->resident->n_bytes : 0;
+    info->is_merged = v->merged != NULL;
+    if (v->merged) {
+        info->bytes_merged = v->merged->delta->n_bytes;
+        info->merged = v->merged->report;
+    }
     if (v->meta.program) {
         atomic_fetch_add(&v->meta.program->n_refs, 1);
         info->program_json = v->meta.program->s;
@@ -461,6 +467,8 @@ void ads__index_commit(struct ads_store *s, struct ads__change *c, struct ads__v
         if (!c->hist[i]->is_listed)
             list(s, c->hist[i], fresh);
     }
+    if (t->is_merged && (!current || current->v != t->current->v))
+        ads__unmerge(s, t, dead);
     if (t->is_pinned) { /* the hold goes with the pointer */
         ads__cache_hold(s, current, 1);
         ads__cache_hold(s, t->current, -1);
@@ -482,6 +490,12 @@ void ads__index_commit(struct ads_store *s, struct ads__change *c, struct ads__v
 
 void ads__dead_free(struct ads__dead *d)
 {
+    while (d->merged) {
+        struct ads_merged *m = d->merged;
+
+        d->merged = m->next_dead;
+        ads__merged_free(m);
+    }
     while (d->resident) {
         struct ads__resident *r = d->resident;
 
@@ -553,6 +567,8 @@ void ads__index_free(struct ads_store *s)
     while (x->task.n > 0) {
         struct ads__task *t = x->sorted[x->task.n - 1];
 
+        if (t->is_merged)
+            ads__unmerge(s, t, &dead);
         if (t->is_pinned)
             ads__cache_hold(s, t->current, -1);
         for (size_t i = 0; i < t->n_hist; i++)

@@ -112,6 +112,15 @@ struct ads__resident { /* a compiled delta, on its own so that dropping it alloc
 struct ads__resident *ads__resident_new(struct delta **d); /* takes *d */
 void ads__resident_free(struct ads__resident *r);          /* NULL is fine */
 
+struct ads_merged {      /* immutable but for the synced data */
+    struct delta *delta; /* borrows from the version's own */
+    struct delta_merge_report report;
+    /* synced data: the lock */
+    unsigned n_uses; /* taken and not given back; each within a pin of the version */
+    bool is_retired; /* its version has it no more */
+    struct ads_merged *next_dead;
+};
+
 struct ads__version {
     struct ads__node node; /* key: hash */
     char hash[ADS_VERSION_LEN + 1];
@@ -120,11 +129,14 @@ struct ads__version {
     /* synced data: the lock */
     unsigned n_refs;   /* adapters and jobs that point here; at 0 it goes, with the gate */
     unsigned n_listed; /* histories that name it; at 0 its files go */
-    unsigned n_holds;  /* tasks pinned by hand that point to it */
+    unsigned n_holds;  /* tasks pinned by hand, and merged ones, that point to it */
+    unsigned n_merges; /* of these the merged ones */
     unsigned n_pins;   /* acquired, or waiting for the load */
     enum ads__state state;
     bool is_claimed;                /* LOADING: a thread has begun */
     struct ads__resident *resident; /* in RESIDENT */
+    bool is_merging;                /* a thread makes merged weights; it has a pin */
+    struct ads_merged *merged;      /* while n_merges > 0 */
     uint64_t n_bytes_known;         /* resident size when it was last compiled; 0 = not yet */
     struct ads__waiter *waiter, **waiter_end;
     struct ads__version *lru_prev, *lru_next;
@@ -162,6 +174,7 @@ struct ads__task {
     uint64_t scan;               /* gate only: the last sync that saw its file */
     /* synced data */
     bool is_pinned;
+    bool is_merged; /* by this task: its current version is */
     uint64_t n_requests;
     double last_used;
     struct ads__task *next_dead;
@@ -170,6 +183,7 @@ struct ads__task {
 /* Things taken out under the lock, to be freed after it. */
 struct ads__dead {
     struct ads__resident *resident;
+    struct ads_merged *merged;
     struct ads_adapter *adapter;
     struct ads__version *version;
     struct ads__task *task;
@@ -182,6 +196,8 @@ struct ads__cache {
     uint64_t n_bytes, n_bytes_max;
     uint64_t n_bytes_fixed; /* of those that are pinned or held */
     size_t n_resident, n_loading;
+    uint64_t n_merged_bytes, n_merged_max;  /* with what is being made, and what is still in use */
+    atomic_size_t n_merged;                 /* versions; read without the lock, too */
     uint64_t n_pins;                        /* sum over all versions */
     struct ads__version *lru_old, *lru_new; /* droppable ones */
     uint64_t n_evictions;
@@ -202,8 +218,14 @@ int ads__cache_insert(struct ads_store *s, struct ads__version *v, struct ads__r
 struct ads__waiter *ads__cache_waiters(struct ads__version *v); /* takes the list */
 void ads__cache_drop(struct ads_store *s, struct ads__version *v, struct ads__dead *dead);
 bool ads__cache_has_room(const struct ads_store *s, const struct ads__version *v);
-/* True while I1 to I6 of ads_cache.c hold; walks every version. */
+/* True while I1 to I7 of ads_cache.c hold; walks every version. */
 bool ads__cache_ok(const struct ads_store *s);
+
+/* ---- ads_merge.c --------------------------------------------------------------- */
+
+/* The task is not merged any more. Lock held. */
+void ads__unmerge(struct ads_store *s, struct ads__task *t, struct ads__dead *dead);
+void ads__merged_free(struct ads_merged *m); /* NULL is fine */
 
 /* ---- ads_index.c: tasks ------------------------------------------------------ */
 
@@ -367,6 +389,10 @@ struct ads_store {
     uint64_t n_loads_ok, n_loads_failed;
     uint64_t load_ns;
 };
+
+/* ads_use.c: pins the task's current version, and waits for it. Not on an HTTP thread. */
+int ads__acquire_blocking(struct ads_store *s, const char *task, const struct ads_adapter **out,
+                          struct core_err *err);
 
 uint64_t ads__now_ms(void);   /* wall clock */
 double ads__now_coarse(void); /* seconds, to a few milliseconds, in a fifth of the time */

@@ -132,6 +132,7 @@ int ads_store_open(struct ads_store **out, const struct ads_options *opt, struct
     core_cond_init(&s->changed);
     s->model = opt->model;
     s->cache.n_bytes_max = opt->resident_max_bytes ? opt->resident_max_bytes : (uint64_t)1 << 30;
+    s->cache.n_merged_max = opt->merged_max_bytes ? opt->merged_max_bytes : (uint64_t)1 << 30;
     s->store_max_bytes = opt->store_max_bytes ? opt->store_max_bytes : UINT64_MAX;
     s->upload_max_bytes = opt->upload_max_bytes ? opt->upload_max_bytes : (uint64_t)256 << 20;
     rc = ads__disk_open(&s->disk, opt->dir,
@@ -299,6 +300,8 @@ void ads_store_stats(struct ads_store *s, struct ads_stats *out)
         .n_loading = s->cache.n_loading,
         .bytes_stored = s->index.n_bytes_stored,
         .bytes_resident = s->cache.n_bytes,
+        .n_merged = atomic_load(&s->cache.n_merged),
+        .bytes_merged = s->cache.n_merged_bytes,
         .n_loads_ok = s->n_loads_ok,
         .n_loads_failed = s->n_loads_failed,
         .n_evictions = s->cache.n_evictions,

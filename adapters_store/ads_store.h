@@ -39,9 +39,11 @@
 
 #include "core/base/err.h"
 #include "core/base/file.h"
+#include "core/delta/merge.h"
 
 struct ads_store;
 struct ads_adapter; /* one immutable, resident version */
+struct ads_merged;  /* the merged weights of one */
 struct delta;
 struct model;
 
@@ -52,6 +54,7 @@ struct ads_options {
     const struct model *model;   /* borrowed until close; deltas are compiled against it;
                                   * NULL: the store is only looked at and tidied */
     uint64_t resident_max_bytes; /* 0 = 1 GiB */
+    uint64_t merged_max_bytes;   /* of all merged weights; 0 = 1 GiB */
     uint64_t store_max_bytes;    /* of all versions' files; 0 = no limit */
     uint64_t upload_max_bytes;   /* 0 = 256 MiB: files of one version */
     bool must_exist;             /* a directory without a store is an error, and stays as it is */
@@ -105,9 +108,10 @@ struct ads_info {
                           * version the task's; 0 = it never was */
     char kind[24], method[24];
     const char *program_json; /* array text of program lines, or NULL; ads_info_release() */
-    bool is_current, is_resident, is_pinned, is_new;
-    uint64_t bytes_stored, bytes_resident;
-    double created, last_used; /* Unix seconds; 0 = never */
+    bool is_current, is_resident, is_merged, is_pinned, is_new;
+    uint64_t bytes_stored, bytes_resident, bytes_merged;
+    struct delta_merge_report merged; /* if is_merged */
+    double created, last_used;        /* Unix seconds; 0 = never */
     uint64_t n_requests;
 };
 void ads_info_release(struct ads_info *info);
@@ -208,14 +212,29 @@ uint64_t ads_adapter_generation(const struct ads_adapter *a);
 
 /* Residency by hand: each waits until it is so; call from a worker. A pin belongs to
  * the task and goes along with its pointer; it lasts until the process ends.
- * ads_unload(): CORE_E_BUSY if the version is pinned, or in use for 5 s. */
+ * ads_unload(): CORE_E_BUSY if the version is pinned or merged, or in use for 5 s. */
 int ads_load(struct ads_store *store, const char *task, struct core_err *err);
 int ads_unload(struct ads_store *store, const char *task, struct core_err *err);
 int ads_pin(struct ads_store *store, const char *task, bool pin, struct core_err *err);
 
-/* Counters for /metrics, read at once. */
+/* Merged execution by hand (core/delta/merge.h): what can be of the task's current version becomes
+ * weights, and goes on so, in memory, until ads_unmerge(), until the pointer moves to another
+ * version, or the process ends. Both call from a worker; requests in flight end as they began, and
+ * the weights are freed when the last that uses them has. ads_merge() blocks while it computes, and
+ * is done at once if the version is merged. Its errors: those of ads_acquire() and delta_merge(),
+ * and CORE_E_STORE_FULL if merged_max_bytes has no room. */
+int ads_merge(struct ads_store *store, const char *task, struct core_err *err);
+int ads_unmerge(struct ads_store *store, const char *task, struct core_err *err);
+/* The merged weights of a pinned adapter, to compute with in place of ads_adapter_delta(), or NULL:
+ * it is not merged. Give them back once, before the adapter. */
+const struct ads_merged *ads_merged_take(struct ads_store *store, const struct ads_adapter *a);
+void ads_merged_give(struct ads_store *store, const struct ads_merged *m); /* NULL is fine */
+const struct delta *ads_merged_delta(const struct ads_merged *m);          /* while taken */
+
+/* Counters for /metrics, read at once. bytes_merged: also of those that are no more, but in use. */
 struct ads_stats {
     uint64_t n_tasks, n_stored, n_resident, n_loading, bytes_stored, bytes_resident;
+    uint64_t n_merged, bytes_merged; /* of the resident ones */
     uint64_t n_loads_ok, n_loads_failed, n_evictions;
     double load_seconds_sum;
 };

@@ -318,9 +318,8 @@ static void unblock(void *arg, const struct ads_adapter *adapter, const struct c
     core_unlock(&s->lock);
 }
 
-/* Pins the task's current version, and waits for it. */
-static int acquire_blocking(struct ads_store *s, const char *task, const struct ads_adapter **out,
-                            struct core_err *err)
+int ads__acquire_blocking(struct ads_store *s, const char *task, const struct ads_adapter **out,
+                          struct core_err *err)
 {
     struct blocked b = {.s = s};
     struct request q = {.task = task, .is_here = true};
@@ -352,7 +351,7 @@ static int acquire_blocking(struct ads_store *s, const char *task, const struct 
 int ads_load(struct ads_store *s, const char *task, struct core_err *err)
 {
     const struct ads_adapter *a;
-    const int rc = acquire_blocking(s, task, &a, err);
+    const int rc = ads__acquire_blocking(s, task, &a, err);
 
     if (rc == 0)
         ads_release(s, a);
@@ -373,8 +372,8 @@ int ads_unload(struct ads_store *s, const char *task, struct core_err *err)
         if (rc < 0 || a->v->state == ADS__ABSENT)
             break;
         if (a->v->n_holds > 0) {
-            rc = core_err_set(err, CORE_E_BUSY, "task %s is pinned, or shares a version that is",
-                              task);
+            rc = core_err_set(err, CORE_E_BUSY,
+                              "task %s is pinned or merged, or shares a version that is", task);
             break;
         }
         if (a->v->state == ADS__RESIDENT && a->v->n_pins == 0) {
@@ -418,7 +417,7 @@ int ads_pin(struct ads_store *s, const char *task, bool pin, struct core_err *er
         return unpin(s, task, err);
     while (!is_done) { /* once more if the pointer moves between the load and the pin */
         struct ads__task *t;
-        const int rc = acquire_blocking(s, task, &a, err);
+        const int rc = ads__acquire_blocking(s, task, &a, err);
 
         if (rc < 0)
             return rc;

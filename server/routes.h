@@ -77,6 +77,8 @@ enum srv_outcome srv_adapters_load_post(struct srv_request *r);
 enum srv_outcome srv_adapters_unload_post(struct srv_request *r);
 enum srv_outcome srv_adapters_pin_post(struct srv_request *r);
 enum srv_outcome srv_adapters_unpin_post(struct srv_request *r);
+enum srv_outcome srv_adapters_merge_post(struct srv_request *r);
+enum srv_outcome srv_adapters_unmerge_post(struct srv_request *r);
 enum srv_outcome srv_load_lora_post(struct srv_request *r);
 enum srv_outcome srv_unload_lora_post(struct srv_request *r);
 enum srv_outcome srv_openapi_get(struct srv_request *r);

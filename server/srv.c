@@ -120,6 +120,7 @@ static int open_store(struct srv *s, struct core_err *err)
         .dir = s->cfg.store,
         .model = s->model,
         .resident_max_bytes = s->cfg.resident_bytes,
+        .merged_max_bytes = s->cfg.merged_bytes,
         .store_max_bytes = s->cfg.store_bytes,
         .upload_max_bytes = s->cfg.max_upload_bytes,
     };

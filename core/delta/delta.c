@@ -153,8 +153,9 @@ size_t delta_n_tokens_read(const struct delta *d, const struct model_config *c,
 
 void delta_free(struct delta *d)
 {
-    for (uint32_t i = 0; d && i < d->n_linear; i++)
-        if (!d->origin || d->linear[i].w != d->origin->linear[i].w)
-            gemm_weight_free((struct gemm_weight *)d->linear[i].w);
+    for (uint32_t i = 0; d && i < d->n_merged; i++)
+        gemm_weight_free(d->merged[i]);
+    for (uint32_t i = 0; d && !d->merged && i < d->n_linear; i++)
+        gemm_weight_free((struct gemm_weight *)d->linear[i].w);
     core_free(d); /* one arena, which begins with the struct */
 }

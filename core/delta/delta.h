@@ -349,8 +349,11 @@ struct delta {
     uint32_t n_mix_max;     /* most bottlenecks of a step of a join */
     struct delta_head head;
     struct delta_task task;
-    size_t n_bytes;             /* resident bytes: one arena, and the weights of DENSE */
-    const struct delta *origin; /* of a merged one (merge.h): what it borrows from, or NULL */
+    size_t n_bytes; /* resident bytes: one arena, and the weights of DENSE */
+    /* Of a merged one (merge.h), else NULL: the weights that are its own. All else but its
+     * table of linears and their biases is borrowed. */
+    struct gemm_weight **merged;
+    uint32_t n_merged;
 };
 
 /* Compiles the files of one adapter, as a library saved them, against the model.

@@ -94,7 +94,7 @@ static size_t weight_bytes(size_t n_in, size_t n_out)
 {
     const size_t panels = (n_out + KERN_PANEL - 1) / KERN_PANEL * KERN_PANEL;
 
-    return 4096 + panels * n_in * sizeof(float);
+    return 256 + panels * n_in * sizeof(float);
 }
 
 static void plan_linear(const struct model *m, site_id s, const struct delta_linear *l,
@@ -115,8 +115,8 @@ static void plan_linear(const struct model *m, site_id s, const struct delta_lin
 
 void delta_merge_plan(const struct delta *d, const struct model *m, struct delta_merge_report *out)
 {
-    *out = (struct delta_merge_report){.n_bytes = sizeof(struct delta) + 128};
-    out->n_bytes += d->n_linear * sizeof(struct delta_linear);
+    *out = (struct delta_merge_report){.n_bytes = sizeof(struct delta) + 4 * 64};
+    out->n_bytes += d->n_linear * (sizeof(struct delta_linear) + sizeof(struct gemm_weight *));
     for (uint32_t i = 0; i < d->n_sites; i++) {
         const site_id s = (site_id)i;
 
@@ -312,11 +312,19 @@ out:
     return rc;
 }
 
-/* Room for the struct, its table of linears, and biases: one allocation. *bias: the first. */
+/* A whole number of what all parts of the shell may be aligned to. */
+static size_t padded(size_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+/* Room for the struct, its tables of linears and of weights, and biases: one allocation. *bias:
+ * the first. */
 static struct delta *make_shell(const struct model *m, const struct delta *d, float **bias)
 {
-    const size_t head = (sizeof(*d) + 63) / 64 * 64;
-    const size_t table = (d->n_linear * sizeof(*d->linear) + 63) / 64 * 64;
+    const size_t linears = padded(sizeof(*d));
+    const size_t weights = linears + padded(d->n_linear * sizeof(*d->linear));
+    const size_t biases = weights + padded(d->n_linear * sizeof(struct gemm_weight *));
     size_t n_floats = 0, n_in, n_out;
     unsigned char *p;
     struct delta *new;
@@ -329,34 +337,38 @@ static struct delta *make_shell(const struct model *m, const struct delta *d, fl
             model_site_dims(m, s, &n_in, &n_out))
             n_floats += n_out;
     }
-    p = core_alloc_aligned(head + table + n_floats * sizeof(float));
+    p = core_alloc_aligned(biases + n_floats * sizeof(float));
     if (!p)
         return NULL;
     new = (struct delta *)p;
     *new = *d;
-    new->origin = d;
-    new->n_bytes = head + table + n_floats * sizeof(float);
-    new->linear = (const struct delta_linear *)(p + head);
+    new->n_bytes = biases + n_floats * sizeof(float);
+    new->linear = (const struct delta_linear *)(p + linears);
     if (d->n_linear)
-        memcpy(p + head, d->linear, d->n_linear * sizeof(*d->linear));
-    *bias = (float *)(p + head + table);
+        memcpy(p + linears, d->linear, d->n_linear * sizeof(*d->linear));
+    new->merged = (struct gemm_weight **)(p + weights);
+    new->n_merged = 0;
+    *bias = (float *)(p + biases);
     return new;
 }
 
-/* The linear at s in place; *bias moves on behind a bias of its own. */
-static int merge_linear(const struct model *m, const struct delta *d, site_id s,
-                        struct delta_linear *l, float **bias, struct core_err *err)
+/* The linear at s of the shell; *bias moves on behind a bias of its own. */
+static int merge_linear(const struct model *m, struct delta *d, site_id s, float **bias,
+                        struct core_err *err)
 {
-    const struct delta_linear *from = delta_linear(d, s);
+    struct delta_linear *l = (struct delta_linear *)delta_linear(d, s);
+    const struct delta_linear from = *l;
     struct gemm_weight *w = NULL;
     size_t n_in, n_out;
-    const int rc = merge_weight(m, s, from, &w, err);
+    const int rc = merge_weight(m, s, &from, &w, err);
 
     if (rc < 0)
         return rc;
     *l = (struct delta_linear){.w = w, .keeps_bias = true};
-    if (has_bias(m, s, from) && model_site_dims(m, s, &n_in, &n_out)) {
-        make_bias(m, s, from, n_out, *bias);
+    d->merged[d->n_merged++] = w;
+    d->n_bytes += gemm_weight_bytes(w);
+    if (has_bias(m, s, &from) && model_site_dims(m, s, &n_in, &n_out)) {
+        make_bias(m, s, &from, n_out, *bias);
         l->bias = *bias;
         l->keeps_bias = false;
         *bias += n_out;
@@ -379,18 +391,10 @@ int delta_merge(struct delta **out, const struct model *m, const struct delta *d
     new = make_shell(m, d, &bias);
     if (!new)
         return core_err_nomem(err, "merged adapter");
-    for (uint32_t i = 0; rc == 0 && i < d->n_sites; i++) {
-        const site_id s = (site_id)i;
-        struct delta_linear *l;
-
-        if (!d->slot[i] || site_kind_class(site_kind_of(s)) != SITE_CLASS_LINEAR ||
-            !is_merged(m, s, delta_linear(d, s)))
-            continue;
-        l = (struct delta_linear *)&new->linear[d->slot[i] - 1];
-        rc = merge_linear(m, d, s, l, &bias, err);
-        if (rc == 0)
-            new->n_bytes += gemm_weight_bytes(l->w);
-    }
+    for (uint32_t i = 0; rc == 0 && i < d->n_sites; i++)
+        if (d->slot[i] && site_kind_class(site_kind_of((site_id)i)) == SITE_CLASS_LINEAR &&
+            is_merged(m, (site_id)i, delta_linear(d, (site_id)i)))
+            rc = merge_linear(m, new, (site_id)i, &bias, err);
     if (rc < 0)
         delta_free(new);
     else

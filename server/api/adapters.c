@@ -49,6 +49,39 @@ static void write_warnings(struct json_writer *w, const struct ads_info *info)
     jw_array_end(w);
 }
 
+/* What has become weights, and what stays as it is. */
+static void write_merged(struct json_writer *w, const struct ads_info *info)
+{
+    const struct delta_merge_report *m = &info->merged;
+
+    jw_key(w, "merged");
+    if (!info->is_merged) {
+        jw_null(w);
+        return;
+    }
+    jw_object(w);
+    jw_key(w, "linears");
+    jw_uint(w, m->n_merged + m->n_own);
+    jw_key(w, "bytes");
+    jw_uint(w, info->bytes_merged);
+    jw_key(w, "left");
+    jw_array(w);
+    for (int i = 0; i < DELTA_N_LEFT; i++) {
+        if (!m->n_left[i])
+            continue;
+        jw_object(w);
+        jw_key(w, "operation");
+        jw_cstr(w, delta_left_operation(i));
+        jw_key(w, "count");
+        jw_uint(w, m->n_left[i]);
+        jw_key(w, "because");
+        jw_cstr(w, delta_left_because(i));
+        jw_object_end(w);
+    }
+    jw_array_end(w);
+    jw_object_end(w);
+}
+
 void adapters_write(struct json_writer *w, const struct ads_info *info,
                     const struct core_buf *ignored)
 {
@@ -70,7 +103,8 @@ void adapters_write(struct json_writer *w, const struct ads_info *info,
         jw_raw(w, "[]", 2);
     write_warnings(w, info);
     jw_key(w, "state");
-    jw_cstr(w, info->is_resident ? "resident" : "stored");
+    jw_cstr(w, info->is_merged ? "merged" : info->is_resident ? "resident" : "stored");
+    write_merged(w, info);
     jw_key(w, "pinned");
     jw_bool(w, info->is_pinned);
     jw_key(w, "current");

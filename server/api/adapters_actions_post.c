@@ -1,6 +1,6 @@
 /* server/api/adapters_actions_post.c - POST /v1/adapters/{task}/ACTION: rollback and activate move
- * the pointer, load, unload, pin and unpin change what is in memory. Each waits until it is so
- * and answers with the adapter object. */
+ * the pointer; load, unload, pin, unpin, merge and unmerge change what is in memory. Each waits
+ * until it is so and answers with the adapter object. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -154,4 +154,14 @@ enum srv_outcome srv_adapters_pin_post(struct srv_request *r)
 enum srv_outcome srv_adapters_unpin_post(struct srv_request *r)
 {
     return act(r, unpin);
+}
+
+enum srv_outcome srv_adapters_merge_post(struct srv_request *r)
+{
+    return act(r, ads_merge);
+}
+
+enum srv_outcome srv_adapters_unmerge_post(struct srv_request *r)
+{
+    return act(r, ads_unmerge);
 }

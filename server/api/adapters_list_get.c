@@ -45,7 +45,8 @@ static int read_page(const struct srv_request *r, struct page *p, struct core_er
 
 static bool is_wanted(const struct page *p, const struct ads_info *info)
 {
-    return p->state == ANY || (p->state == RESIDENT && info->is_resident) ||
+    return p->state == ANY || (p->state == MERGED && info->is_merged) ||
+           (p->state == RESIDENT && info->is_resident && !info->is_merged) ||
            (p->state == STORED && !info->is_resident);
 }
 

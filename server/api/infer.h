@@ -28,6 +28,7 @@
 #include "server/metrics.h"
 
 struct ads_adapter;
+struct ads_merged;
 struct arena;
 struct delta;
 struct engine_token;
@@ -90,6 +91,7 @@ struct infer_call {
     const struct infer_spec *spec;
     struct metrics_task *metrics;      /* held; NULL: the task is not known to exist */
     const struct ads_adapter *adapter; /* pinned; NULL for base */
+    const struct ads_merged *merged;   /* taken, or NULL: the adapter's own delta is computed */
     const struct delta *delta;
     const char *version;
     uint64_t generation;

@@ -373,7 +373,9 @@ static int settle_call(struct infer_call *call, struct core_err *err)
     if (!call->metrics) /* it was unknown until the resolver found it */
         call->metrics = metrics_acquire(call->r->srv->metrics, call->spec->task);
     if (call->adapter) {
-        call->delta = ads_adapter_delta(call->adapter);
+        call->merged = ads_merged_take(call->r->srv->store, call->adapter);
+        call->delta =
+            call->merged ? ads_merged_delta(call->merged) : ads_adapter_delta(call->adapter);
         call->version = ads_adapter_version(call->adapter);
         call->generation = ads_adapter_generation(call->adapter);
     }

@@ -414,8 +414,10 @@ bool infer_job_is_over(struct srv_request *r, const struct infer_job *j, struct 
 
 static void unpin_call(struct srv_request *r, struct infer_call *call)
 {
+    ads_merged_give(r->srv->store, call->merged);
     if (call->adapter)
         ads_release(r->srv->store, call->adapter);
+    call->merged = NULL;
     call->adapter = NULL;
 }
 

@@ -77,12 +77,14 @@ static void write_store(struct ads_store *store, struct core_buf *out)
     value(out, "peftd_adapters{state=\"stored\"}",
           n_in_memory < st.n_stored ? (double)(st.n_stored - n_in_memory) : 0);
     value(out, "peftd_adapters{state=\"loading\"}", (double)st.n_loading);
-    value(out, "peftd_adapters{state=\"resident\"}", (double)st.n_resident);
-    metrics_head(
-        out, "peftd_adapter_bytes", "gauge",
-        "Bytes of all adapters: their files on disk (stored), compiled in memory (resident).");
+    value(out, "peftd_adapters{state=\"resident\"}", (double)(st.n_resident - st.n_merged));
+    value(out, "peftd_adapters{state=\"merged\"}", (double)st.n_merged);
+    metrics_head(out, "peftd_adapter_bytes", "gauge",
+                 "Bytes of all adapters: files on disk (stored), compiled in memory (resident), "
+                 "merged weights.");
     value(out, "peftd_adapter_bytes{state=\"stored\"}", (double)st.bytes_stored);
     value(out, "peftd_adapter_bytes{state=\"resident\"}", (double)st.bytes_resident);
+    value(out, "peftd_adapter_bytes{state=\"merged\"}", (double)st.bytes_merged);
     metrics_head(out, "peftd_adapter_evictions_total", "counter",
                  "Adapters dropped from memory, by reason.");
     value(out, "peftd_adapter_evictions_total{reason=\"memory\"}", (double)st.n_evictions);

@@ -46,6 +46,19 @@ static void expect(int rc, int a, int b, int c)
     ck_assert_msg(rc == 0 || rc == a || rc == b || rc == c, "%s", core_code_text(rc));
 }
 
+/* As a step does: what was taken is read while others merge and unmerge the task. */
+static void check_merged(struct ads_fx *f, const struct ads_adapter *a)
+{
+    const struct ads_merged *m = ads_merged_take(f->store, a);
+    const struct delta *d = m ? ads_merged_delta(m) : NULL;
+
+    for (uint32_t i = 0; d && i < d->n_merged; i++)
+        ck_assert_uint_eq(gemm_n_out(d->merged[i]), 40);
+    if (d)
+        ck_assert_str_eq(d->head.label[0], ads_adapter_delta(a)->head.label[0]);
+    ads_merged_give(f->store, m);
+}
+
 static void use(struct ads_fx *f, const char *task, const char *version)
 {
     const struct ads_adapter *a = NULL;
@@ -54,6 +67,7 @@ static void use(struct ads_fx *f, const char *task, const char *version)
     expect(rc, CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION, CORE_E_OVERLOADED);
     if (rc == 0) {
         check_adapter(a);
+        check_merged(f, a);
         ads_release(f->store, a);
     }
 }
@@ -145,6 +159,15 @@ static void *worker(void *arg)
         case 10:
             use(f, task, upload[k].version);
             break;
+        case 11:
+        case 12:
+            expect(ads_merge(f->store, task, NULL), CORE_E_UNKNOWN_TASK, CORE_E_OVERLOADED,
+                   CORE_E_UNKNOWN_VERSION);
+            break;
+        case 13:
+            expect(ads_unmerge(f->store, task, NULL), CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION,
+                   0);
+            break;
         default:
             use(f, task, NULL);
         }
@@ -158,6 +181,10 @@ static void check_quiet(struct ads_fx *f)
     ck_assert(ads__cache_ok(f->store));
     ck_assert_uint_eq(f->store->cache.n_pins, 0);
     ck_assert_uint_eq(ads_fx_stats(f).n_stored, ads_fx_count(f, "versions"));
+    for (char task[3] = "t0"; task[1] < '0' + N_TASKS; task[1]++)
+        expect(ads_unmerge(f->store, task, NULL), CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION, 0);
+    ck_assert_uint_eq(ads_fx_stats(f).n_merged, 0);
+    ck_assert_uint_eq(ads_fx_stats(f).bytes_merged, 0);
 }
 
 /* Even loops: one store; odd ones: two. */

@@ -1,0 +1,142 @@
+"""Tasks that run on merged weights, over HTTP: the routes, what an object says, and requests while tasks are merged and unmerged."""
+
+import threading
+import unittest
+
+from tests.integration.server import Server, golden, own_files
+from tests.integration.test_lifecycle import call
+
+LORA = "bert-peft-lora"
+TOLERANCE = 1e-5  # of scale: a merged weight is rounded to f32 once more
+
+
+def logits(server, task, tokens, **more):
+    answer = server.infer({"task": task, "input": {"tokens": tokens}, "parameters": {"logits": True}, **more})
+    if answer.status != 200:
+        raise AssertionError(answer.body)
+    return answer.json["output"]["logits"]
+
+
+def apart(a, b):
+    return max(abs(x - y) for x, y in zip(a, b)) / max(map(abs, b))
+
+
+class Merge(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.s = Server("bert", "--merged-bytes", "1MiB")
+        cls.addClassCleanup(cls.s.__exit__, None, None, None)
+        for task, cell in (("lora", LORA), ("other", LORA), ("prefix", "bert-ah-prefix"), ("both", "bert-ah-union-lora-bottleneck-prefix")):
+            answer = cls.s.put(task, own_files(cell, task))
+            assert answer.status == 201, answer.body
+        cls.tokens = golden(LORA)["cases"][0]["tokens"]
+
+    def state(self, task):
+        return call(self.s, "GET", task).json["state"]
+
+    def test_a_task_is_merged_and_unmerged_and_its_bits_come_back(self):
+        before = logits(self.s, "lora", self.tokens)
+        answer = call(self.s, "POST", "lora/merge")
+        self.assertEqual((answer.status, answer.json["state"]), (200, "merged"), answer.body)
+        self.assertEqual(answer.headers["ETag"], f'"{answer.json["version"]}"')
+        self.assertEqual((answer.json["merged"]["linears"], answer.json["merged"]["left"]), (6, []))
+        self.assertEqual([a["task"] for a in self.s.request("GET", "/v1/adapters?state=merged").json["adapters"]], ["lora"])
+        self.assertNotIn("lora", [a["task"] for a in self.s.request("GET", "/v1/adapters?state=resident").json["adapters"]])
+        m = self.s.metrics()
+        self.assertEqual((m['peftd_adapters{state="merged"}'], m['peftd_adapter_bytes{state="merged"}']),
+                         (1, answer.json["merged"]["bytes"]))
+        merged = logits(self.s, "lora", self.tokens)
+        self.assertLessEqual(apart(merged, before), TOLERANCE)
+        self.assertEqual(call(self.s, "POST", "lora/merge").json["state"], "merged")
+        self.assertEqual(call(self.s, "POST", "lora/unload").error[:2], (409, "busy"))
+        answer = call(self.s, "POST", "lora/unmerge").json
+        self.assertEqual((answer["state"], answer["merged"]), ("resident", None))
+        self.assertEqual(logits(self.s, "lora", self.tokens), before)
+        self.assertEqual(call(self.s, "POST", "lora/unmerge").json["state"], "resident")
+        self.assertEqual(self.s.metrics()['peftd_adapter_bytes{state="merged"}'], 0)
+
+    def test_what_cannot_be_merged_is_refused_with_the_reason(self):
+        answer = call(self.s, "POST", "prefix/merge")
+        self.assertEqual(answer.error, (422, "adapter_unsupported", "task"))
+        self.assertIn("KV_PREFIX: ", answer.json["error"]["message"])
+        self.assertEqual(self.state("prefix"), "resident")
+        for action in ("merge", "unmerge"):
+            self.assertEqual(call(self.s, "POST", "none/" + action).error[:2], (404, "unknown_task"))
+            self.assertEqual(call(self.s, "POST", "base/" + action).error, (409, "name_reserved", "task"))
+            self.assertEqual(call(self.s, "POST", "lora/" + action, {"x": 1}).error, (400, "unknown_field", "x"))
+
+    def test_of_several_operations_the_object_says_which_stay(self):
+        before = logits(self.s, "both", self.tokens)
+        left = call(self.s, "POST", "both/merge").json["merged"]["left"]
+        self.assertEqual([(x["operation"], x["count"]) for x in left], [("LOWRANK at a join", 3), ("KV_PREFIX", 2)])
+        self.assertTrue(all(x["because"] for x in left))
+        self.assertLessEqual(apart(logits(self.s, "both", self.tokens), before), TOLERANCE)
+        call(self.s, "POST", "both/unmerge")
+
+    def test_a_new_version_is_not_merged(self):
+        self.s.put("moves", own_files(LORA, "moves-1"))
+        self.assertEqual(call(self.s, "POST", "moves/merge").json["state"], "merged")
+        self.assertEqual(self.s.put("moves", own_files(LORA, "moves-2")).json["state"], "resident")
+        self.assertEqual(call(self.s, "POST", "moves/rollback").json["state"], "resident")
+
+    def test_requests_go_on_while_tasks_are_merged_and_unmerged(self):
+        want = {t: logits(self.s, t, self.tokens) for t in ("lora", "other", "prefix")}
+        wrong, is_over = [], threading.Event()
+
+        def ask():
+            while not is_over.is_set():
+                body = {"requests": [{"task": t, "input": {"tokens": self.tokens}, "parameters": {"logits": True}} for t in want]}
+                answer = self.s.infer(body)
+                for t, r in zip(want, answer.json["responses"]):
+                    off = apart(r["output"]["logits"], want[t])
+                    if off > (0 if t == "prefix" else TOLERANCE):
+                        wrong.append((t, off))
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for t in threads:
+            t.start()
+        try:
+            for i in range(30):
+                task = ("lora", "other")[i % 2]
+                self.assertEqual(call(self.s, "POST", task + "/merge").status, 200)
+                self.assertEqual(call(self.s, "POST", ("other", "lora")[i % 2] + "/unmerge").status, 200)
+        finally:
+            is_over.set()
+            for t in threads:
+                t.join()
+        self.assertEqual(wrong, [])
+        call(self.s, "POST", "other/unmerge")
+
+
+class Budget(unittest.TestCase):
+    def test_without_room_a_merge_is_refused(self):
+        with Server("bert", "--merged-bytes", "1KiB") as s:
+            s.put("lora", own_files(LORA, "lora"))
+            answer = call(s, "POST", "lora/merge")
+            self.assertEqual(answer.error, (507, "store_full", "task"))
+            self.assertIn("--merged-bytes", answer.json["error"]["message"])
+            self.assertEqual(call(s, "GET", "lora").json["state"], "resident")
+            self.assertEqual(s.request("GET", "/v1/info").json["limits"]["merged_bytes"], 1024)
+
+    def test_merged_tasks_are_so_in_memory_only(self):
+        with Server("bert") as s:
+            s.put("lora", own_files(LORA, "lora"))
+            self.assertEqual(call(s, "POST", "lora/merge").json["state"], "merged")
+            s.stop()
+            with Server("bert", "--store", s.store) as again:
+                self.assertEqual(call(again, "GET", "lora").json["state"], "stored")
+
+
+class Generation(unittest.TestCase):
+    def test_a_merged_task_generates_the_same_tokens(self):
+        cell = "llama-peft-lora"
+        with Server("llama") as s:
+            s.put("g", own_files(cell, "g"))
+            body = {"task": "g", "input": {"tokens": golden(cell)["cases"][0]["tokens"]}, "parameters": {"max_tokens": 24, "return_tokens": True, "ignore_eos": True}}
+            before = s.infer(body).json["output"]["tokens"]
+            self.assertEqual(call(s, "POST", "g/merge").json["state"], "merged")
+            self.assertEqual(s.infer(body).json["output"]["tokens"], before)
+
+
+if __name__ == "__main__":
+    unittest.main()
