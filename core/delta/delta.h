@@ -340,6 +340,8 @@ struct delta {
     uint32_t n_gates;         /* values that a sequence keeps; a prompt with gates goes whole
                                * into one step */
     uint32_t n_suffix;        /* of a ReFT */
+    uint32_t n_base_layers;   /* layers in front of the first that the task changes in any way;
+                               * 0 also if it changes what enters them */
     bool sees_prompt;         /* a row follows not from the tokens before it alone, but from
                                * where its prompt ends, too: gates, ReFT */
     /* what a step must have room for */

@@ -216,15 +216,25 @@ static uint32_t rank_of(const struct delta__op *op)
     }
 }
 
-/* What a step that has this task needs room for. */
+/* True for what comes behind all layers, whose sites are numbered as layer 0's. */
+static bool is_behind(enum site_kind kind)
+{
+    return kind == SITE_FINAL_NORM || kind == SITE_POOLER || kind == SITE_POOLER_NORM ||
+           kind == SITE_LM_HEAD;
+}
+
+/* What a step that has this task needs room for, and what its rows share with the base's. */
 static void measure(const struct delta_builder *b, struct delta *d)
 {
     unsigned layer = 0;
     uint32_t sum = 0;
 
+    d->n_base_layers = model_config(b->m)->n_layers;
     for (size_t i = 0; i < b->n_ops; i++) {
         const struct delta__op *op = &b->op[i];
 
+        if (!is_behind(site_kind_of(op->site)) && site_layer_of(op->site) < d->n_base_layers)
+            d->n_base_layers = site_layer_of(op->site);
         if (site_layer_of(op->site) != layer) {
             layer = site_layer_of(op->site);
             sum = 0;

@@ -166,6 +166,7 @@ struct engine_stats {
     uint64_t step_rows_bucket[ENGINE_STEP_BUCKETS];    /* <= 2^i */
     uint64_t step_tasks_bucket[ENGINE_STEP_BUCKETS];   /* <= 2^i */
     uint64_t n_prompt_tokens, n_completion_tokens;
+    uint64_t n_saved_rows;  /* rows times layers that one input's tasks shared */
     uint64_t n_preemptions; /* jobs put back into the queue for want of KV blocks */
     uint64_t kv_blocks_total, kv_blocks_used;
 };

@@ -71,6 +71,7 @@ struct engine_job {
     atomic_bool is_cancelled; /* any thread sets it */
 
     size_t n_given;     /* tokens of the input */
+    uint64_t hash;      /* of ids and types; an encoder's */
     uint32_t n_soft;    /* the task's virtual tokens, in front of the prompt and part of it; of an
                          * encoder-decoder none, since the source has them */
     int32_t *ids;       /* [n_prompt + max_tokens]: -1, -2, ... for virtual tokens, the prompt,
@@ -204,6 +205,13 @@ void engine__admit(struct engine *e);
 void engine__step(struct engine *e);
 /* Ends a job: frees its blocks, calls done. Not in a list any more. */
 void engine__end(struct engine *e, struct engine_job *job, enum engine_finish finish);
+
+/* follow.c, engine thread only but for the hash. */
+uint64_t engine__hash_input(const struct engine_job *job);
+/* Of the batch that was filled, the sequences that others follow. */
+void engine__follow(struct engine *e);
+/* Counts what the step that ran has not computed because of it. */
+void engine__count_saved(struct engine *e);
 
 /* sample.c */
 int engine__sampler_init(struct engine_sampler *s, size_t n_max, struct core_err *err);

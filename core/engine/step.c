@@ -780,9 +780,11 @@ void engine__step(struct engine *e)
     if (n_rows) {
         sort_slots(e->thread_data.slot, e->thread_data.n_slots);
         fill_batch(e);
+        engine__follow(e);
         fwd_batch(e->fwd)->on_logits = on_logits;
         fwd_batch(e->fwd)->on_logits_arg = e;
         fwd_run(e->fwd);
+        engine__count_saved(e);
         for (size_t i = 0; i < e->thread_data.n_slots; i++) {
             struct engine_job *job = e->thread_data.slot[i].job;
 

@@ -76,7 +76,7 @@ void fwd__rope_tables(struct fwd_walk *w)
 static void rotate(struct fwd_walk *w, unsigned rope, unsigned n_heads, float *x)
 {
     const struct fwd *f = w->f;
-    const struct fwd_rows *v = w->rows, *all = &f->all[w->stack];
+    const struct fwd_rows *v = w->rows, *all = w->all;
     const size_t d = f->c->d_head, n_dims = f->c->rope[rope].n_dims, half = n_dims / 2;
     uint32_t r0, r1, a, b;
 
@@ -181,7 +181,7 @@ static bool span_at(const struct job *j, uint32_t part, const struct fwd_seq *q,
         n_keys -= prefix->n_tokens;
     }
     if (!j->has_blocks) {
-        const size_t at = f->all[j->w->stack].part[part].row0 * kv_width(f);
+        const size_t at = j->w->all->part[part].row0 * kv_width(f);
 
         *out = (struct span){f->k_rows + at, f->v_rows + at, n_keys};
         return i == 0;
@@ -449,8 +449,10 @@ static void project_own(struct fwd_walk *w, unsigned layer, const struct fwd_att
     const struct fwd_linear qkv[] = {{SITE_Q, w->q, KERN_ACT_NONE},
                                      {SITE_K, w->k, KERN_ACT_NONE},
                                      {SITE_V, w->v, KERN_ACT_NONE}};
-    const float *x = input_of(w, layer, a);
+    const float *x;
 
+    fwd__fan_out(w, layer);
+    x = input_of(w, layer, a);
     gate_prefixes(w, layer, false, x);
     if (is_narrowing(w, layer)) {
         fwd_linears(w, layer, x, qkv + 1, 2);

@@ -50,13 +50,17 @@ struct fwd_seq {
                                   * target's; NULL without one */
     uint32_t n_cross;            /* tokens of the source */
     bool is_long;                /* has more positions than model_positions_before_long() */
-    uint32_t n_prompt;           /* tokens of the prompt; rows behind them are its answer's */
-    uint32_t pool_at;            /* the token that LAST pools: of a decode row itself */
-    float *gate;                 /* [delta's n_gates]: written with the prompt, whose rows are
-                                  * all in one step then, and read with every later row */
-    bool has_gates;              /* they are written already */
-    bool is_last;                /* row0 + n_rows - 1 is the last row of the prompt, or a
-                                  * decode row: pooled or LM outputs are due */
+    /* Its rows are those of another sequence of this step, which has the same tokens, types
+     * and positions and follows none, up to layer own_from: there it gets rows of its own.
+     * Below the last layer of an encoder of one stack; 0: it follows none. */
+    uint32_t own_from, follows;
+    uint32_t n_prompt; /* tokens of the prompt; rows behind them are its answer's */
+    uint32_t pool_at;  /* the token that LAST pools: of a decode row itself */
+    float *gate;       /* [delta's n_gates]: written with the prompt, whose rows are
+                        * all in one step then, and read with every later row */
+    bool has_gates;    /* they are written already */
+    bool is_last;      /* row0 + n_rows - 1 is the last row of the prompt, or a
+                        * decode row: pooled or LM outputs are due */
     /* Where the head writes. Pooled kinds: [n_labels or d_model]; tagging: the row of
      * the sequence's first own token, [n_tokens, n_labels]; generation: NULL. */
     float *out;
@@ -87,7 +91,10 @@ struct fwd_batch *fwd_batch(struct fwd *f);
  * f as it was. */
 int fwd_reserve(struct fwd *f, const struct delta *d, struct core_err *err);
 
-/* Runs the batch: all layers, heads, on_logits. */
+/* Runs the batch: all layers, heads, on_logits. Sequences that follow others do so up to one of at
+ * most FWD_FANS_MAX layers in a step: own_from of the batch is then what was done, at most what was
+ * asked for. */
+enum { FWD_FANS_MAX = 8 };
 void fwd_run(struct fwd *f);
 
 size_t fwd_kv_block_bytes(const struct model *m); /* of all layers of the causal stack */

@@ -39,7 +39,9 @@ struct fwd_walk {
     const struct model_config *c;
     unsigned worker;
     unsigned stack;              /* whose rows they are */
-    const struct fwd_rows *rows; /* current rows: all of the stack, then those due */
+    const struct fwd_rows *rows; /* current rows: all of the layer, then those due */
+    const struct fwd_rows *all;  /* rows of the layer: fewer while sequences follow others */
+    unsigned fan;                /* how often they have become more */
     float *h, *x;                /* [rows, d_model or d_embed]: residual stream; scratch */
     float *q, *k, *v, *ctx;      /* attention: [rows, heads * d_head], k and v kv heads */
     float *ff1, *ff2;            /* [rows, d_ff] */

@@ -113,6 +113,12 @@ struct fwd_rel {
     struct fwd_rel_own *own;             /* [max_seqs], by sequence of the batch */
 };
 
+/* The rows in layers before `layer`, where more sequences get rows of their own. */
+struct fwd_fan {
+    uint32_t layer;
+    struct fwd_rows view;
+};
+
 struct fwd {
     const struct model *m;
     const struct model_config *c;
@@ -121,7 +127,9 @@ struct fwd {
     struct fwd_options opt;
     struct fwd_batch batch;
     struct fwd_rows all[MODEL_STACKS_MAX]; /* of each stack's rows */
-    struct fwd_rows due;                   /* of the last stack's whose final values heads read */
+    struct fwd_fan fan[FWD_FANS_MAX];      /* by layer; of an encoder of one stack */
+    unsigned n_fans;
+    struct fwd_rows due; /* of the last stack's whose final values heads read */
     /* the rows that heads read, by class; a class's rows begin at head_first[class] */
     struct fwd_rows head[FWD_N_HEAD_CLASSES];
     uint32_t head_first[FWD_N_HEAD_CLASSES + 1];
@@ -224,6 +232,18 @@ void fwd__uncouple(const struct fwd *f, struct fwd_worker *me, const struct delt
 void fwd__rope_tables(struct fwd_walk *w);
 /* A view's items of the coming step (engine thread). */
 void fwd__attn_plan(const struct fwd *f, struct fwd_rows *v);
+
+/* ---- fan.c ---------------------------------------------------------------------- */
+
+/* Cuts the step into views by the layers from which sequences have rows of their own (engine
+ * thread). */
+void fwd__fan_plan(struct fwd *f);
+/* The begin of a layer: sequences that get rows of their own here take those that they
+ * followed; x is lost. A barrier at its begin if there are such; row-wise then. */
+void fwd__fan_out(struct fwd_walk *w, unsigned layer);
+/* plan.c: the rows of the sequences [seq0, end) whose own_from is at most `from`. */
+void fwd__plan_view(const struct fwd *f, struct fwd_rows *v, uint32_t seq0, uint32_t end,
+                    uint32_t from);
 
 /* ---- rel.c ---------------------------------------------------------------------- */
 

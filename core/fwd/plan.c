@@ -38,9 +38,9 @@ static void add_rows(struct fwd_rows *v, const struct delta *d, uint32_t n)
     v->n_rows += n;
 }
 
-/* The rows of the sequences [seq0, end), all or those due, cut into segments: adjacent
- * sequences of one delta. */
-static void plan_view(const struct fwd *f, struct fwd_rows *v, uint32_t seq0, uint32_t end)
+/* All rows or those due, cut into segments: adjacent sequences of one delta. */
+void fwd__plan_view(const struct fwd *f, struct fwd_rows *v, uint32_t seq0, uint32_t end,
+                    uint32_t from)
 {
     v->n_rows = v->n_segments = 0;
     v->seq0 = seq0;
@@ -49,7 +49,7 @@ static void plan_view(const struct fwd *f, struct fwd_rows *v, uint32_t seq0, ui
         const struct fwd_seq *q = &f->batch.seq[seq0 + i];
         struct fwd_part *p = &v->part[i];
 
-        *p = (struct fwd_part){.row0 = v->n_rows, .n = q->n_rows};
+        *p = (struct fwd_part){.row0 = v->n_rows, .n = q->own_from <= from ? q->n_rows : 0};
         if (v == &f->due && !fwd__is_gating(q)) /* gates of the last layer see all rows */
             fwd__due(q, &p->first, &p->n);
         add_rows(v, q->delta, p->n);
@@ -92,10 +92,11 @@ void fwd__plan(struct fwd *f)
 
         while (seq < b->n_seqs && b->seq[seq].stack == stack)
             seq++;
-        plan_view(f, &f->all[stack], seq0, seq);
+        fwd__plan_view(f, &f->all[stack], seq0, seq, UINT32_MAX);
         if (stack + 1 == f->c->n_stacks)
-            plan_view(f, &f->due, seq0, seq);
+            fwd__plan_view(f, &f->due, seq0, seq, UINT32_MAX);
     }
+    fwd__fan_plan(f);
     fwd__rel_plan(f);
     fwd__head_plan(f);
 }

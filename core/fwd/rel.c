@@ -267,7 +267,8 @@ static int alloc(struct fwd *f, struct core_err *err)
 static void make_base(void *arg, unsigned worker)
 {
     struct fwd *f = arg;
-    struct fwd_walk w = {.f = f, .c = f->c, .worker = worker, .rows = &f->all[0]};
+    struct fwd_walk w = {
+        .f = f, .c = f->c, .worker = worker, .rows = &f->all[0], .all = &f->all[0]};
     const size_t n = f->rel.n_rows * width(f);
 
     fwd_rel_rows(&w);

@@ -55,6 +55,9 @@ static void write_engine(struct engine *e, struct core_buf *out)
                    (double)st.n_rows);
     step_histogram(out, "peftd_step_tasks", "Tasks of a step.", 1, st.step_tasks_bucket,
                    (double)st.n_segments);
+    one(out, "peftd_saved_rows_total", "counter",
+        "Token rows, times layers, that tasks with the same input had computed once.",
+        (double)st.n_saved_rows);
     one(out, "peftd_queue_depth", "gauge", "Inputs that wait.", (double)st.n_waiting);
     metrics_head(out, "peftd_kv_blocks", "gauge", "Blocks of key and value memory.");
     value(out, "peftd_kv_blocks{state=\"used\"}", (double)st.kv_blocks_used);

@@ -1,5 +1,6 @@
 """Tasks that run on merged weights, over HTTP: the routes, what an object says, and requests while tasks are merged and unmerged."""
 
+import json
 import threading
 import unittest
 
@@ -106,6 +107,35 @@ class Merge(unittest.TestCase):
                 t.join()
         self.assertEqual(wrong, [])
         call(self.s, "POST", "other/unmerge")
+
+
+def of_last_layer(files):
+    """A LoRA's files without the tensors of all layers but the third."""
+    data = files["adapter_model.safetensors"]
+    n = int.from_bytes(data[:8], "little")
+    head = {k: v for k, v in json.loads(data[8:8 + n]).items() if ".layer.0." not in k and ".layer.1." not in k}
+    body = b""
+    for k, v in sorted(head.items()):
+        if k != "__metadata__":
+            begin, end = v["data_offsets"]
+            v["data_offsets"] = [len(body), len(body) + end - begin]
+            body += data[8 + n + begin:8 + n + end]
+    text = json.dumps(head).encode()
+    return {**files, "adapter_model.safetensors": len(text).to_bytes(8, "little") + text + body}
+
+
+class Tasks(unittest.TestCase):
+    def test_one_input_through_many_tasks_shares_the_layers_that_they_do_not_change(self):
+        tokens, tasks = golden(LORA)["cases"][0]["tokens"], ["base", "lora", "late", "base"]
+        with Server("bert") as s:
+            self.assertEqual(s.put("lora", own_files(LORA, "lora")).status, 201)
+            self.assertEqual(s.put("late", of_last_layer(own_files(LORA, "late"))).status, 201)
+            alone = [s.infer({"task": t, "input": {"tokens": tokens}}).json["output"] for t in tasks]
+            self.assertEqual(s.metrics()["peftd_saved_rows_total"], 0)
+            answer = s.infer({"tasks": tasks, "input": {"tokens": tokens}})
+            self.assertEqual([r["output"] for r in answer.json["results"]], alone)
+            # `late` has the first two of three layers from the base, which is computed twice; `lora` changes the first
+            self.assertEqual(s.metrics()["peftd_saved_rows_total"], 2 * len(tokens))
 
 
 class Budget(unittest.TestCase):

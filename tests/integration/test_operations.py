@@ -92,7 +92,7 @@ class Operations(unittest.TestCase):
         text = self.s.request("GET", "/metrics").body.decode()
         for name in """peftd_requests_total peftd_request_seconds peftd_queue_seconds
                 peftd_time_to_first_token_seconds peftd_inter_token_seconds peftd_tokens_total
-                peftd_step_seconds peftd_step_rows peftd_step_tasks peftd_queue_depth
+                peftd_step_seconds peftd_step_rows peftd_step_tasks peftd_saved_rows_total peftd_queue_depth
                 peftd_adapters peftd_adapter_bytes peftd_adapter_load_seconds
                 peftd_adapter_loads_total peftd_adapter_evictions_total peftd_kv_blocks
                 peftd_preemptions_total peftd_build_info process_cpu_seconds_total
