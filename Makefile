@@ -177,6 +177,7 @@ deploy-test: all | build/.deps-test ## what make install and make deb put where,
 
 golden: all | build/.deps-test ## every committed golden over HTTP, all tasks mixed in one call
 	$(PY) tests/parity/parity.py --golden tests/golden --peftd $(B)/peftd
+	$(PY) tests/parity/parity.py --golden tests/golden/papers --peftd $(B)/peftd
 
 alone: all | build/.deps-test ## every committed golden alone and in mixed calls: the same bits
 	$(PY) tests/parity/parity.py --golden tests/golden --peftd $(B)/peftd --alone 30
@@ -231,6 +232,12 @@ check: ## dependencies, build, style, every test, sanitizers included
 SEED ?= 1
 parity: all ## fresh goldens with SEED from the Python libraries, compared over HTTP
 	PEFTD=$(B)/peftd SEED=$(SEED) tests/parity/run.sh
+
+.PHONY: papers
+papers: all ## fresh cells of the methods without a library, from their papers' formulas in numpy (ORACLE_PEFT, or any with numpy)
+	rm -rf build/papers
+	$(or $(ORACLE_PEFT),$(PY)) tests/oracle/papers.py --seed $(SEED) --out build/papers
+	$(PY) tests/parity/parity.py --golden build/papers --peftd $(B)/peftd --seed $(SEED)
 
 bench: all $(BENCH:%=$(B)/bench/%) ## the table of numbers (peers included when installed)
 	bench/run.sh

@@ -10,5 +10,6 @@ trap 'rm -rf "$golden"' EXIT
 
 python3 "$here/../oracle/make.py" --all --seed "$SEED" --out "$golden"
 (cd "$here/../oracle" && "$ORACLE_PEFT" decoders.py --seed "$SEED" --out "$golden")
+"$ORACLE_PEFT" "$here/../oracle/papers.py" --seed "$SEED" --out "$golden"
 python3 "$here/parity.py" --peftd "$PEFTD" --golden "$golden" --seed "$SEED" --refusals --table "$here/../../docs/methods.md"
 python3 "$here/parity.py" --peftd "$PEFTD" --golden "$golden" --seed "$SEED" --refusals --alone 200
