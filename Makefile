@@ -251,6 +251,10 @@ bench: all $(BENCH:%=$(B)/bench/%) ## the table of numbers (peers included when 
 demo: ## two real models, eight trained tasks, real answers
 	demo/run.sh
 
+.PHONY: zoo
+zoo: all ## a random base of each family with a task of each method, to look at; says how to ask (Ctrl-C ends)
+	$(PY) demo/zoo.py --peftd $(B)/peftd
+
 clean: ## remove build/
 	rm -rf build
 

@@ -17,7 +17,7 @@ static const char *const bases[] = {"bert",           "bert-cls",
                                     "deberta-v2-c2p", "deberta-v2-conv",
                                     "deberta-v2-own", "modernbert",
                                     "modernbert-cls", "t5",
-                                    "t5-gated"};
+                                    "t5-gated",       "roberta"};
 enum { N_BASES = sizeof(bases) / sizeof(bases[0]) };
 
 static json_t *golden_of(const char *cell)

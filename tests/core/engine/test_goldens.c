@@ -60,7 +60,8 @@ static const char *const bases[] = {"bert",
                                     "modernbert",
                                     "modernbert-cls",
                                     "t5",
-                                    "t5-gated"};
+                                    "t5-gated",
+                                    "roberta"};
 enum { N_BASES = sizeof(bases) / sizeof(bases[0]) };
 
 static struct engine *open_engine(const struct golden_base *g, unsigned n_threads,
