@@ -48,6 +48,7 @@ int delta__read_task(struct delta_builder *b);
     X(SHIRA, shira, "base_model.model.")                        \
     X(SUPERTUNING, supertuning, "base_model.model.")            \
     X(TRAINABLE_TOKENS, trainable_tokens, "base_model.model.")  \
+    X(UNILORA, unilora, "base_model.model.")                    \
     X(VBLORA, vblora, "base_model.model.")                      \
     X(VERA, vera, "base_model.model.")                          \
     X(WAVEFT, waveft, "base_model.model.")
