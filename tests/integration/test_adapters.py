@@ -370,6 +370,17 @@ class Adapters(unittest.TestCase):
         self.assertGreater(m['peftd_tokens_total{task="counted",kind="prompt"}'], 3)
 
 
+class EncoderDecoder(unittest.TestCase):
+    def test_a_prefix_of_a_class_that_does_not_generate_is_refused(self):
+        files = adapter_files("bart-peft-prefix")
+        config = json.loads(files["adapter_config.json"])
+        self.assertEqual(config["num_transformer_submodules"], 2)
+        with Server("bart") as s:
+            self.assertEqual(s.put("two", files).status, 201)
+            one = {**files, "adapter_config.json": json.dumps({**config, "num_transformer_submodules": 1}).encode()}
+            self.assertEqual(s.put("one", one).error, (422, "adapter_unsupported", "num_transformer_submodules"))
+
+
 class Restart(unittest.TestCase):
     def test_adapters_survive_and_load_on_demand(self):
         with Server("bert") as s:
