@@ -245,6 +245,10 @@ papers: all ## fresh cells of the methods without a library, from their papers' 
 	$(or $(ORACLE_PEFT),$(PY)) tests/oracle/papers.py --seed $(SEED) --out build/papers
 	$(PY) tests/parity/parity.py --golden build/papers --peftd $(B)/peftd --seed $(SEED)
 
+.PHONY: shapes
+shapes: all ## five bases in real shapes, 16 tasks of 8 methods in one call: equal, and the memory (SHAPES="NAME ..."; oracles)
+	$(PY) tests/parity/shapes.py --peftd $(B)/peftd --seed $(SEED) $(SHAPES)
+
 bench: all $(BENCH:%=$(B)/bench/%) ## the table of numbers (peers included when installed)
 	bench/run.sh
 

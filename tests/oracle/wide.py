@@ -81,6 +81,7 @@ class Cell:
     lossy: bool = False  # the library reads back something else than it saved; the files count
     row: str = ""
     files: bool = True
+    lengths: tuple = LENGTHS
 
     @property
     def folder_name(self) -> str:
@@ -239,7 +240,7 @@ def make_cases(cell: Cell, model: torch.nn.Module, generator: torch.Generator) -
         # A head of AdapterHub has a fixed number of choices.
         return [make_case(cell, model, {"text": text, "choices": choices}) for text, choices in CHOICES
                 if len(choices) == len(CHOICES[0][1]) or not cell.flex]
-    cases = [draw_case(cell, model, length, generator) for length in LENGTHS]
+    cases = [draw_case(cell, model, length, generator) for length in cell.lengths]
     given = list(cell.inputs)
     if cell.library == "base" and cell.family.tokenizer:
         given += text_inputs(cell)

@@ -66,10 +66,10 @@ def roberta_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def make_base(family: Family, folder: Path) -> None:
+def make_base(family: Family, folder: Path, draw=stir) -> None:
     config = getattr(transformers, family.config)(**family.options)
     model = getattr(transformers, family.saved_as).from_config(config, attn_implementation="eager")
-    stir(model)
+    draw(model)
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     if family.tokenizer:
