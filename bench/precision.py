@@ -1,4 +1,4 @@
-"""What --precision costs in accuracy: a model's answers with bf16 and int8 beside exact ones.
+"""What --precision and --kv-type cost in accuracy: a model's answers beside those of exact arithmetic.
 
     python3 -m bench.precision [--peftd BINARY] [--prompts 100] [--tokens 64] MODEL
 
@@ -18,6 +18,7 @@ from bench import texts
 from bench.servers import Peftd
 
 PRECISIONS = ("exact", "bf16", "int8")
+KV_TYPES = ("f16", "bf16")
 
 
 def call(port, path, body=None):
@@ -68,8 +69,8 @@ def main():
     p.add_argument("--tokens", type=int, default=64)
     a = p.parse_args()
     exact = None
-    for precision in PRECISIONS:
-        with tempfile.TemporaryDirectory() as work, Peftd(a.peftd, a.model, Path(work), "--precision", precision) as s:
+    for option, value in [("precision", p) for p in PRECISIONS] + [("kv-type", t) for t in KV_TYPES]:
+        with tempfile.TemporaryDirectory() as work, Peftd(a.peftd, a.model, Path(work), f"--{option}", value) as s:
             info = call(s.port, "/v1/info")
             is_decoder = info["model"]["is_decoder"]
             parameters = {"max_tokens": a.tokens, "temperature": 0, "ignore_eos": True, "logits": True, "return_tokens": True}
@@ -78,7 +79,7 @@ def main():
                 exact = got
                 print(f"{a.model}: {info['model']['arch']}, {info['cpu_level']}, {a.prompts} inputs")
             else:
-                print(f"{precision}: " + (generation if is_decoder else embedding)(got, exact), flush=True)
+                print(f"{option} {value}: " + (generation if is_decoder else embedding)(got, exact), flush=True)
 
 
 if __name__ == "__main__":

@@ -108,6 +108,7 @@ static int open_engine(struct srv *s, struct core_err *err)
         .flow_share = c->flow_share,
         .kv_share = c->kv_share,
         .kv_bytes = c->kv_bytes,
+        .kv_type = (enum tensor_type)c->kv_type, /* the words stand in the order of the types */
         .context_max = c->context_max,
     };
 

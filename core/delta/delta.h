@@ -345,7 +345,6 @@ struct delta {
     bool sees_prompt;         /* a row follows not from the tokens before it alone, but from
                                * where its prompt ends, too: gates, ReFT */
     /* what a step must have room for */
-    uint32_t n_prefix_max;  /* longest prefix of any attention */
     uint32_t rank_max;      /* largest sum of a layer's ranks */
     uint32_t n_lowrank_max; /* most LOWRANKs of one linear */
     uint32_t n_mix_max;     /* most bottlenecks of a step of a join */

@@ -246,8 +246,6 @@ static void measure(const struct delta_builder *b, struct delta *d)
         }
         if (sum > d->rank_max)
             d->rank_max = sum;
-        if (op->kind == DELTA_KV_PREFIX && op->prefix.n_tokens > d->n_prefix_max)
-            d->n_prefix_max = op->prefix.n_tokens;
         if (op->kind == DELTA_SOFT_ROWS)
             d->n_soft = op->soft.n;
     }

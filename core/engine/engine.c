@@ -103,8 +103,9 @@ static void settle_options(struct engine *e, size_t *n_blocks)
         o->max_batch_tokens = c->n_positions;
     if (o->max_batch_jobs > o->max_batch_tokens)
         o->max_batch_jobs = o->max_batch_tokens;
-    *n_blocks =
-        model_last_stack(c)->is_causal ? (size_t)(o->kv_bytes / fwd_kv_block_bytes(e->m)) : 0;
+    *n_blocks = model_last_stack(c)->is_causal
+                    ? (size_t)(o->kv_bytes / fwd_kv_block_bytes(e->m, o->kv_type))
+                    : 0;
     e->context_max = or_default(o->context_max, c->n_positions ? c->n_positions : 2048);
     if (model_last_stack(c)->is_causal && e->context_max > *n_blocks * FWD_KV_BLOCK)
         e->context_max = (unsigned)(*n_blocks * FWD_KV_BLOCK);
@@ -147,14 +148,15 @@ static int start(struct engine *e, struct core_err *err)
     e->opt.n_threads = pool_size(e->pool);
     if (model_last_stack(model_config(e->m))->is_causal && n_blocks == 0)
         return core_err_set_param(err, CORE_E_BAD_FIELD, "kv_bytes",
-                                  "kv_bytes: one block needs %zu bytes", fwd_kv_block_bytes(e->m));
+                                  "kv_bytes: one block needs %zu bytes",
+                                  fwd_kv_block_bytes(e->m, e->opt.kv_type));
     rc = delta_base(&e->base, e->m, err);
     if (rc < 0)
         return rc;
     fo = (struct fwd_options){.max_rows = e->opt.max_batch_tokens,
                               .max_seqs = e->opt.max_batch_jobs * model_config(e->m)->n_stacks,
-                              .context_max = e->context_max,
-                              .n_kv_blocks = n_blocks};
+                              .n_kv_blocks = n_blocks,
+                              .kv_type = e->opt.kv_type};
     rc = fwd_new(&e->fwd, e->m, e->pool, &fo, err);
     if (rc == 0)
         rc = alloc_thread_data(e, n_blocks, err);

@@ -45,6 +45,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/weights/tensor.h"
+
 struct core_err;
 struct delta;
 struct engine;
@@ -57,6 +59,7 @@ struct engine_options {
     unsigned max_batch_jobs;   /* jobs of a step; 0 = 256 */
     unsigned max_queue;        /* waiting jobs; 0 = 4096 */
     uint64_t kv_bytes;         /* KV memory of a decoder; 0 = 1 GiB */
+    enum tensor_type kv_type;  /* F32, F16 or BF16: keys and values in it */
     unsigned flow_share;       /* percent of the queue that a flow may fill, but for flow 0;
                                 * 0 = 100 */
     unsigned kv_share;         /* percent of KV memory that a flow's running jobs may hold, but for

@@ -12,7 +12,9 @@
  *
  * KV memory is a number of blocks of FWD_KV_BLOCK tokens, each with the keys and values
  * of all layers of the causal stack in one piece, so that a block is copied at once.
- * Blocks hold a sequence's own keys, or those of its source for cross attention.
+ * Blocks hold a sequence's own keys, or those of its source for cross attention. A model
+ * all of whose layers have a window reads no block that lies before it: the engine may
+ * give such blocks to others (core/engine/kv.h), their numbers stay in the table unread.
  *
  * Threads: one fwd belongs to the engine thread; workers run inside fwd_run().
  */
@@ -33,10 +35,10 @@ struct fwd;
 enum { FWD_KV_BLOCK = 32 }; /* tokens of one KV block */
 
 struct fwd_options {
-    unsigned max_rows;    /* rows of a step */
-    unsigned max_seqs;    /* sequences of a step */
-    unsigned context_max; /* keys of one sequence, prefix not counted */
-    size_t n_kv_blocks;   /* blocks of KV memory; 0 without a causal stack */
+    unsigned max_rows;        /* rows of a step */
+    unsigned max_seqs;        /* sequences of a step */
+    size_t n_kv_blocks;       /* blocks of KV memory; 0 without a causal stack */
+    enum tensor_type kv_type; /* of keys and values in blocks: F32, F16 or BF16 */
 };
 
 /* One sequence's rows in this step. */
@@ -97,7 +99,8 @@ int fwd_reserve(struct fwd *f, const struct delta *d, struct core_err *err);
 enum { FWD_FANS_MAX = 8 };
 void fwd_run(struct fwd *f);
 
-size_t fwd_kv_block_bytes(const struct model *m); /* of all layers of the causal stack */
+/* Of all layers of the causal stack. */
+size_t fwd_kv_block_bytes(const struct model *m, enum tensor_type type);
 /* Copies block `from` to block `to`, between steps. */
 void fwd_kv_copy(struct fwd *f, uint32_t to, uint32_t from);
 

@@ -16,21 +16,6 @@ void fwd__mine(const struct fwd_walk *w, uint32_t *r0, uint32_t *r1)
     *r1 = (uint32_t)(n_rows * (w->worker + 1) / n);
 }
 
-size_t fwd_kv_block_bytes(const struct model *m)
-{
-    const struct model_config *c = model_config(m);
-
-    return (size_t)model_last_stack(c)->n_layers * 2 * FWD_KV_BLOCK * c->n_kv_heads * c->d_head *
-           sizeof(float);
-}
-
-void fwd_kv_copy(struct fwd *f, uint32_t to, uint32_t from)
-{
-    const size_t n = fwd_kv_block_bytes(f->m) / sizeof(float);
-
-    memcpy(f->kv + to * n, f->kv + from * n, n * sizeof(float));
-}
-
 /* ---- memory ---------------------------------------------------------------------- */
 
 /* [max_rows, width] floats, or NULL and *rc. */
@@ -156,13 +141,17 @@ static size_t logits_bytes(const struct fwd *f)
            sizeof(float);
 }
 
+static size_t kv_bytes(const struct fwd *f)
+{
+    return f->opt.n_kv_blocks * fwd_kv_block_bytes(f->m, f->opt.kv_type);
+}
+
 static int alloc_big(struct fwd *f, struct core_err *err)
 {
     if (!model_last_stack(f->c)->is_causal)
         return 0;
     f->logits = core_alloc_pages(logits_bytes(f));
-    f->kv_floats = f->opt.n_kv_blocks * (fwd_kv_block_bytes(f->m) / sizeof(float));
-    f->kv = core_alloc_pages(f->kv_floats * sizeof(float));
+    f->kv = core_alloc_pages(kv_bytes(f));
     return f->logits && f->kv ? 0 : core_err_nomem(err, "KV memory");
 }
 
@@ -178,15 +167,6 @@ static int regrow(float **p, size_t n_floats, struct core_err *err)
     return 0;
 }
 
-static size_t score_floats(const struct fwd *f, size_t n_prefix)
-{
-    const size_t group = f->c->n_heads / f->c->n_kv_heads;
-    const size_t n_rows = group > FWD_QUERY_CHUNK ? group : FWD_QUERY_CHUNK;
-    const size_t n_keys = f->opt.context_max + n_prefix + 16;
-
-    return n_rows * n_keys;
-}
-
 static int grow_rank(struct fwd *f, size_t rank, uint32_t n_mix, struct core_err *err)
 {
     const size_t width = (FWD_JOIN_WIDTHS + (size_t)n_mix) * widest_hidden(f) + rank;
@@ -198,17 +178,6 @@ static int grow_rank(struct fwd *f, size_t rank, uint32_t n_mix, struct core_err
         f->rank_max = rank;
         f->n_mix_max = n_mix;
     }
-    return rc;
-}
-
-static int grow_prefix(struct fwd *f, size_t n_tokens, struct core_err *err)
-{
-    int rc = 0;
-
-    for (unsigned w = 0; rc == 0 && w < f->n_workers; w++)
-        rc = regrow(&f->worker[w].score, score_floats(f, n_tokens), err);
-    if (rc == 0)
-        f->prefix_max = n_tokens;
     return rc;
 }
 
@@ -259,8 +228,6 @@ int fwd_reserve(struct fwd *f, const struct delta *d, struct core_err *err)
                        d->n_mix_max > f->n_mix_max ? d->n_mix_max : f->n_mix_max, err);
     if (rc == 0 && d->n_lowrank_max > f->n_lowrank_max)
         rc = grow_products(f, d->n_lowrank_max, err);
-    if (rc == 0 && d->n_prefix_max > f->prefix_max)
-        rc = grow_prefix(f, d->n_prefix_max, err);
     if (rc == 0 && width > f->head_width_max)
         rc = grow_head(f, width, err);
     return rc;
@@ -275,16 +242,16 @@ static int alloc_workers(struct fwd *f, struct core_err *err)
         return core_err_nomem(err, "workers");
     for (unsigned w = 0; w < f->n_workers; w++) {
         f->worker[w].gemm = core_alloc_aligned(gemm_scratch_bytes());
+        f->worker[w].score = core_alloc_aligned(fwd__score_floats(f) * sizeof(float));
         f->worker[w].first =
             core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs + 1, sizeof(uint32_t));
         f->worker[w].run =
             core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs, sizeof(struct fwd_run));
-        if (!f->worker[w].gemm || !f->worker[w].first || !f->worker[w].run)
+        if (!f->worker[w].gemm || !f->worker[w].score || !f->worker[w].first || !f->worker[w].run)
             return core_err_nomem(err, "workers");
     }
     rc = rc ? rc : grow_rank(f, 64, 1, err);
     rc = rc ? rc : grow_products(f, 1, err);
-    rc = rc ? rc : grow_prefix(f, 0, err);
     return rc ? rc : grow_head(f, f->c->d_model, err);
 }
 
@@ -352,7 +319,7 @@ void fwd_free(struct fwd **fp)
     for (int i = 0; i < FWD_N_HEAD_CLASSES; i++)
         core_free(f->head[i].segment);
     core_free_pages(f->logits, logits_bytes(f));
-    core_free_pages(f->kv, f->kv_floats * sizeof(float));
+    core_free_pages(f->kv, kv_bytes(f));
     for (unsigned w = 0; f->worker && w < f->n_workers; w++) {
         for (unsigned i = 0; i < FWD_GROUP_MAX; i++)
             core_free(f->worker[w].xt[i]);

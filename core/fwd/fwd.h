@@ -92,7 +92,8 @@ struct fwd_tile {
     size_t query, query_step; /* and stands at query + i * query_step in its sequence */
     size_t n_rows, n_keys;    /* at most FWD_QUERY_CHUNK rows */
     size_t key;               /* where the first key stands in the sequence */
-    const float *q, *k;       /* row i at q + i * ldq, key j at k + j * ldk */
+    const float *q;           /* row i at q + i * ldq */
+    const float *k;           /* key j at k + j * ldk; NULL: keys stand in KV blocks */
     size_t ldq, ldk;
     float *score; /* [n_rows, n_keys], row stride lds: q k^T, not scaled yet */
     size_t lds;

@@ -10,6 +10,7 @@
 enum {
     FWD_GROUP_MAX = 3,
     FWD_QUERY_CHUNK = 32,
+    FWD_SPAN_KEYS = 256, /* whole KV blocks; more: fewer calls, but scores leave the L1 cache */
     FWD_JOIN_ROWS = 16,
     FWD_TYPED_ROWS = 4 /* so few rows each worker makes typed x of for itself: no barrier */
 };
@@ -81,7 +82,7 @@ enum fwd_head_class { FWD_HEAD_LM, FWD_HEAD_POOLER, FWD_HEAD_PLAIN, FWD_N_HEAD_C
 struct fwd_worker {
     void *gemm;                  /* gemm_scratch_bytes() */
     void *xt[FWD_GROUP_MAX];     /* typed inputs of up to FWD_TYPED_ROWS rows */
-    float *score;                /* [FWD_QUERY_CHUNK or group, keys] */
+    float *score;                /* fwd__score_floats() */
     float *join;                 /* [FWD_JOIN_ROWS, (FWD_JOIN_WIDTHS + n_mix_max) * widest_hidden +
                                   * rank_max] */
     float *head;                 /* two of [FWD_JOIN_ROWS, head_width_max] */
@@ -152,15 +153,17 @@ struct fwd {
 
     struct fwd_rel rel;
 
-    float *kv; /* [n_kv_blocks][layers of the causal stack][2][FWD_KV_BLOCK][n_kv * d_head] */
-    size_t kv_floats;
+    /* [n_kv_blocks][layers of the causal stack][keys, values] of opt.kv_type: keys
+     * [n_kv * d_head][FWD_KV_BLOCK], so that a score is a chain of multiply-adds without a
+     * sum across lanes; values [FWD_KV_BLOCK][n_kv * d_head] */
+    char *kv;
     size_t widest; /* values of the widest linear's input */
 
     struct fwd_worker *worker;
     unsigned n_workers;
 
     /* what fwd_reserve() has made room for */
-    size_t rank_max, prefix_max, head_width_max;
+    size_t rank_max, head_width_max;
     uint32_t n_lowrank_max, n_mix_max;
 };
 
@@ -225,6 +228,22 @@ void fwd__couple_mine(struct fwd_walk *w, float *x);
 /* The inverse of one row. */
 void fwd__uncouple(const struct fwd *f, struct fwd_worker *me, const struct delta_coupling *c,
                    float *row);
+
+/* ---- keys.c --------------------------------------------------------------------- */
+
+enum fwd_kv { FWD_KV_K, FWD_KV_V };
+/* A layer's keys or values in a block. */
+void *fwd__kv(const struct fwd *f, unsigned layer, enum fwd_kv which, uint32_t block);
+/* Writes k and v of the current rows into blocks: the sequence's own, or its source's.
+ * Row-wise. */
+void fwd__keep(struct fwd_walk *w, unsigned layer, bool is_cross);
+
+/* ---- attend.c ------------------------------------------------------------------- */
+
+/* One item: ctx of its queries, from q and keys and values. */
+void fwd__attend(const struct fwd_walk *w, unsigned layer, const struct fwd_attn *a,
+                 const struct fwd_attn_item *it);
+size_t fwd__score_floats(const struct fwd *f);
 
 /* ---- attn.c --------------------------------------------------------------------- */
 

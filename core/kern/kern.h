@@ -176,12 +176,14 @@ struct kern_table {
      * result gives the same bits as gemm() on the panel itself. */
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);
 
-    /* Typed x, the same bits at every level.
+    /* Typed x, and keys and values as they are kept: the same bits at every level.
      *
-     * to_bf16: to nearest, ties to even; a NaN stays one.
+     * to_f16, to_bf16: to nearest, ties to even; a NaN stays one, what is too large becomes
+     *          infinite.
      * to_int8: blocks of 32, n a multiple of it: scale = max |x| / 127, q = x * (127 /
      *          max |x|) to nearest, ties to even. Where max |x| < 1e-30, scale and q are 0;
      *          where an x is not finite, scale is NaN and q is 0. */
+    void (*to_f16)(size_t n, const float *x, uint16_t *out);
     void (*to_bf16)(size_t n, const float *x, uint16_t *out);
     void (*to_int8)(size_t n, const float *x, struct kern_int8 *out);
     /* gemm over x_bf16 and a BF16_PAIRS panel, n_k even. For k = 0, 2, 4 .. each element

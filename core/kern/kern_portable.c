@@ -288,6 +288,12 @@ static void gemm(const struct kern_gemm *g)
 
 /* ---- typed x: the other levels give these bits ---- */
 
+static void to_f16(size_t n, const float *x, uint16_t *out)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = tensor_f32_to_f16(x[i]);
+}
+
 static void to_bf16(size_t n, const float *x, uint16_t *out)
 {
     for (size_t i = 0; i < n; i++)
@@ -423,6 +429,7 @@ void kern__fill_portable(struct kern_table *t)
     t->outer = outer;
     t->gemm = gemm;
     t->widen = widen;
+    t->to_f16 = to_f16;
     t->to_bf16 = to_bf16;
     t->to_int8 = to_int8;
     t->gemm_bf16 = gemm_bf16;

@@ -533,7 +533,6 @@ START_TEST(a_prefix_interleaves_keys_and_values_and_shifts_positions)
     make(&a, "PREFIX_TUNING", "\"num_virtual_tokens\": 5", t);
     d = compile(&a);
     ck_assert_uint_eq(d->position_shift, 5);
-    ck_assert_uint_eq(d->n_prefix_max, 5);
     ck_assert_int_eq(d->head.kind, DELTA_REGRESSION); /* one output */
     for (unsigned l = 0; l < 3; l++) {
         const struct delta_prefix *op = prefix_at(d, l, SITE_ATTN);

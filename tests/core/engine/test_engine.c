@@ -304,7 +304,7 @@ static void open_narrow(size_t n_blocks, unsigned max_batch_tokens)
     struct core_err err = {0};
 
     engine_free(&engine);
-    opt.kv_bytes = n_blocks * fwd_kv_block_bytes(model);
+    opt.kv_bytes = n_blocks * fwd_kv_block_bytes(model, TENSOR_F32);
     ck_assert_msg(engine_new(&engine, model, &opt, &err) == 0, "%s", err.msg);
 }
 

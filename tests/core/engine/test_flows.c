@@ -507,7 +507,7 @@ static void open_with_blocks(size_t n_blocks)
     const struct model_options mo = {.levels = kern_cpu_levels()};
 
     ck_assert_int_eq(model_open(&model, "tests/golden/bases/llama", &mo, NULL), 0);
-    opt.kv_bytes = n_blocks * fwd_kv_block_bytes(model);
+    opt.kv_bytes = n_blocks * fwd_kv_block_bytes(model, TENSOR_F32);
     model_close(&model);
     open_with("tests/golden/bases/llama", &opt);
     atomic_store(&n_flood, 0);

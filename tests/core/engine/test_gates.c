@@ -28,7 +28,7 @@ static void open_all(unsigned max_batch_tokens, size_t n_blocks)
     ck_assert_int_eq(delta_base(&base, model, &err), 0);
     ck_assert_int_eq(golden_compile(model, "gpt2-ah-lora-gated", &gated, &err), 0);
     ck_assert_uint_gt(gated->n_gates, 0);
-    opt.kv_bytes = n_blocks * fwd_kv_block_bytes(model);
+    opt.kv_bytes = n_blocks * fwd_kv_block_bytes(model, TENSOR_F32);
     ck_assert_msg(engine_new(&engine, model, &opt, &err) == 0, "%s", err.msg);
 }
 

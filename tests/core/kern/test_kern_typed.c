@@ -93,8 +93,9 @@ END_TEST
 /* Zeros, subnormals, ties, the largest numbers, Inf and NaN: every level as portable. */
 START_TEST(odd_numbers_become_the_same_integers_at_every_level)
 {
-    static const float odd[] = {0.0f, -0.0f, 1e-40f,  1e-31f, -1e-30f,  127.0f,    0.5f,
-                                1.5f, 2.5f,  -126.5f, 3e38f,  INFINITY, -INFINITY, NAN};
+    static const float odd[] = {0.0f,  -0.0f,   1e-40f,   1e-31f,   -1e-30f,   127.0f,
+                                0.5f,  1.5f,    2.5f,     -126.5f,  3e38f,     INFINITY,
+                                1e-6f, 2049.0f, 65519.9f, 65520.0f, -INFINITY, NAN};
     enum { N_ODD = sizeof(odd) / sizeof(odd[0]) };
     struct kern_table t[N_TYPED_LEVELS];
     const unsigned n_levels = levels_typed(t);
@@ -102,12 +103,13 @@ START_TEST(odd_numbers_become_the_same_integers_at_every_level)
     for (size_t i = 0; i < (size_t)N_ODD * N_ODD; i++) {
         float x[32];
         struct kern_int8 want, got;
-        uint16_t h_want[32], h_got[32];
+        uint16_t h_want[32], h_got[32], f16_want[32], f16_got[32];
 
         for (size_t j = 0; j < 32; j++)
             x[j] = j % 3 == 0 ? odd[i / N_ODD] : odd[i % N_ODD] * (j % 2 ? 1.0f : -1.0f);
         t[0].to_int8(32, x, &want);
         t[0].to_bf16(32, x, h_want);
+        t[0].to_f16(31, x, f16_want);
         for (unsigned l = 1; l < n_levels; l++) {
             t[l].to_int8(32, x, &got);
             t[l].to_bf16(32, x, h_got);
@@ -115,6 +117,8 @@ START_TEST(odd_numbers_become_the_same_integers_at_every_level)
                         (want.scale == got.scale || (isnan(want.scale) && isnan(got.scale))),
                     "%s: %g and %g", t[l].name, (double)odd[i / N_ODD], (double)odd[i % N_ODD]);
             ck_assert_mem_eq(h_want, h_got, sizeof(h_got));
+            t[l].to_f16(31, x, f16_got);
+            ck_assert_mem_eq(f16_want, f16_got, 31 * sizeof(*f16_got));
         }
         for (size_t j = 0; j < 32; j++)
             if (!isfinite(x[j]))

@@ -1,0 +1,376 @@
+/* core/fwd/attend.c - the scores and sums of an attention: queries of one sequence over its
+ * own keys, or its source's, and its task's prefix; ragged, no padding.
+ *
+ * Keys come in spans (of the prefix; then of KV blocks, or of the stack's own rows), so that
+ * one routine serves encoders, decoders, cross attention and shared prefixes. From span to
+ * span each row carries the largest score so far and the sum of exponentials, and its result
+ * so far is scaled down when the maximum grows: memory does not depend on the context.
+ *
+ * Spans begin at multiples of FWD_SPAN_KEYS of the prefix and of the sequence, wherever the
+ * queries stand, and what a row does not see leaves its bits alone: they are a function of
+ * its own position, in every batch and however its prompt was cut. */
+#include <math.h>
+#include <string.h>
+
+#include "core/fwd/fwd_internal.h"
+
+enum { PIECES = FWD_SPAN_KEYS / FWD_KV_BLOCK };
+
+/* The attention that is being computed, and for whom. */
+struct job {
+    const struct fwd_walk *w;
+    const struct fwd *f;
+    const struct fwd_attn *a;
+    unsigned layer;
+    bool has_blocks; /* keys stand in KV blocks, else in the stack's rows */
+    bool is_causal;
+    uint32_t part;
+    const struct fwd_seq *seq;
+    const struct delta_prefix *prefix;
+    size_t n_prefix, n_keys; /* keys of the prefix, and in all */
+    size_t kv_head;
+};
+
+/* Adjacent keys and values of one KV head. Values are rows; keys are rows too, or, in KV
+ * blocks, columns. */
+struct piece {
+    const void *k, *v;
+    size_t n;
+};
+struct span {
+    size_t at, n; /* the item's keys [at, at + n) */
+    bool is_prefix, has_columns;
+    enum tensor_type type;
+    size_t ldk, ldv;
+    unsigned n_pieces;
+    struct piece piece[PIECES];
+};
+
+/* Query rows of one pass: either several queries of one head, or one query of all
+ * heads that share the KV head. */
+struct queries {
+    const float *q; /* row i at q + i * ld, d_head values */
+    float *o;       /* results, same layout */
+    size_t ld, n;
+    /* row i sees the keys from begin + i * begin_step on, before end + i * end_step; both
+     * may lie outside the keys that there are */
+    ptrdiff_t begin, begin_step, end, end_step;
+    size_t n_pinned;          /* the first keys, which every row sees too */
+    unsigned head, head_step; /* as in struct fwd_tile */
+    size_t query, query_step;
+    float *max, *sum; /* of each row, so far */
+};
+
+static size_t kv_width(const struct fwd *f)
+{
+    return (size_t)f->c->n_kv_heads * f->c->d_head;
+}
+
+/* ---- spans ----------------------------------------------------------------------------- */
+
+/* Keys of the span that begins at `at`. */
+static size_t span_size(const struct job *j, size_t at)
+{
+    const size_t left = (at < j->n_prefix ? j->n_prefix : j->n_keys) - at;
+
+    return left < FWD_SPAN_KEYS ? left : FWD_SPAN_KEYS;
+}
+
+static void span_of_blocks(const struct job *j, size_t first, struct span *s)
+{
+    const struct fwd *f = j->f;
+    const uint32_t *block = (j->a->is_cross ? j->seq->cross_block : j->seq->kv_block);
+    const size_t size = tensor_type_block_bytes(f->opt.kv_type), at = j->kv_head * f->c->d_head;
+
+    s->type = f->opt.kv_type;
+    s->has_columns = true;
+    s->ldk = FWD_KV_BLOCK;
+    s->n_pieces = 0;
+    for (size_t i = 0; i < s->n; i += FWD_KV_BLOCK) {
+        const uint32_t b = block[(first + i) / FWD_KV_BLOCK];
+        const char *k = fwd__kv(f, j->layer, FWD_KV_K, b), *v = fwd__kv(f, j->layer, FWD_KV_V, b);
+
+        s->piece[s->n_pieces++] = (struct piece){k + at * FWD_KV_BLOCK * size, v + at * size,
+                                                 s->n - i < FWD_KV_BLOCK ? s->n - i : FWD_KV_BLOCK};
+    }
+}
+
+static void span_at(const struct job *j, size_t at, struct span *s)
+{
+    const struct fwd *f = j->f;
+    const size_t kv = kv_width(f), head = j->kv_head * f->c->d_head;
+
+    *s = (struct span){.at = at,
+                       .n = span_size(j, at),
+                       .is_prefix = at < j->n_prefix,
+                       .type = TENSOR_F32,
+                       .ldk = kv,
+                       .ldv = kv,
+                       .n_pieces = 1};
+    if (s->is_prefix) {
+        s->piece[0] =
+            (struct piece){j->prefix->k + at * kv + head, j->prefix->v + at * kv + head, s->n};
+    } else if (j->has_blocks) {
+        span_of_blocks(j, at - j->n_prefix, s);
+    } else {
+        const size_t row = j->w->all->part[j->part].row0 + at - j->n_prefix;
+
+        s->piece[0] =
+            (struct piece){f->k_rows + row * kv + head, f->v_rows + row * kv + head, s->n};
+    }
+}
+
+/* ---- scores and weights -------------------------------------------------------------- */
+
+/* The keys of the span that row i sees, counted from its begin: *from to *to. */
+static void seen_by(const struct queries *qs, size_t i, const struct span *s, size_t *from,
+                    size_t *to)
+{
+    const ptrdiff_t begin = qs->begin + (ptrdiff_t)i * qs->begin_step - (ptrdiff_t)s->at;
+    const ptrdiff_t end = qs->end + (ptrdiff_t)i * qs->end_step - (ptrdiff_t)s->at;
+    const ptrdiff_t n = (ptrdiff_t)s->n;
+
+    *from = begin < 0 ? 0 : begin < n ? (size_t)begin : s->n;
+    *to = end < 0 ? 0 : end < n ? (size_t)end : s->n;
+    if (s->at < qs->n_pinned) {
+        *from = 0;
+        *to = s->n;
+    }
+}
+
+/* What the attention adds to the scores of a span of the sequence's keys. */
+static void add_scores(const struct job *j, const struct queries *qs, const struct span *s,
+                       float *score)
+{
+    const struct fwd_tile t = {.head = qs->head,
+                               .head_step = qs->head_step,
+                               .query = qs->query,
+                               .query_step = qs->query_step,
+                               .n_rows = qs->n,
+                               .n_keys = s->n,
+                               .key = s->at - j->n_prefix,
+                               .q = qs->q,
+                               .k = s->has_columns ? NULL : s->piece[0].k,
+                               .ldq = qs->ld,
+                               .ldk = s->ldk,
+                               .score = score,
+                               .lds = FWD_SPAN_KEYS,
+                               .part = j->part};
+
+    j->a->add_scores(j->w, j->layer, &t);
+}
+
+/* score [rows, FWD_SPAN_KEYS] = q k^T and what is added to it. */
+static void make_scores(const struct job *j, const struct queries *qs, const struct span *s,
+                        float *score)
+{
+    const struct kern_table *k = j->f->k;
+    const size_t d = j->f->c->d_head;
+    float *out = score;
+
+    for (size_t i = 0; s->has_columns && i < qs->n; i++)
+        memset(score + i * FWD_SPAN_KEYS, 0, s->n * sizeof(float));
+    for (unsigned i = 0; i < s->n_pieces; out += s->piece[i++].n)
+        if (s->has_columns)
+            k->outer(qs->n, s->piece[i].n, d, qs->q, qs->ld, s->type, s->piece[i].k, s->ldk, out,
+                     FWD_SPAN_KEYS);
+        else
+            k->dots(qs->n, s->piece[i].n, d, qs->q, qs->ld, s->type, s->piece[i].k, s->ldk, out,
+                    FWD_SPAN_KEYS);
+    if (j->a->add_scores && (!s->is_prefix || j->a->adds_to_prefix))
+        add_scores(j, qs, s, score);
+}
+
+static float score_scale(const struct job *j)
+{
+    return j->a->scale != 0.0f ? j->a->scale : 1.0f / sqrtf((float)j->f->c->d_head);
+}
+
+/* n scores become tanh(scale score / cap), if there is a cap. */
+static void bend(const struct job *j, size_t n, float *score)
+{
+    if (j->a->softcap == 0.0f)
+        return;
+    j->f->k->scale(n, score_scale(j) / j->a->softcap, score);
+    j->f->k->act(KERN_ACT_TANH, n, score, score);
+}
+
+/* Scores of row i become weights, 0 where it sees nothing, as large as its maximum makes
+ * them; what it has so far is brought to the same maximum. */
+static void weigh(const struct job *j, const struct queries *qs, size_t i, const struct span *s,
+                  float *score)
+{
+    const float scale = j->a->softcap != 0.0f ? j->a->softcap : score_scale(j);
+    const struct kern_table *k = j->f->k;
+    size_t from, to;
+    float max;
+
+    seen_by(qs, i, s, &from, &to);
+    if (from >= to) {
+        memset(score, 0, s->n * sizeof(float));
+        return;
+    }
+    bend(j, to - from, score + from);
+    max = k->max(to - from, score + from);
+    if (max > qs->max[i]) {
+        float less = qs->max[i];
+
+        if (less > -INFINITY) {
+            k->exp_sum(1, scale, max, &less);
+            qs->sum[i] *= less;
+            k->scale(j->f->c->d_head, less, qs->o + i * qs->ld);
+        }
+        qs->max[i] = max;
+    }
+    qs->sum[i] += k->exp_sum(to - from, scale, qs->max[i], score + from);
+    memset(score, 0, from * sizeof(float));
+    memset(score + to, 0, (s->n - to) * sizeof(float));
+}
+
+/* The gate of a prefix's keys (which 0) or values (1), as a factor of the scores or weights
+ * that a span of it has. */
+static void scale_prefix(const struct job *j, const struct queries *qs, const struct span *s,
+                         unsigned which, float *score)
+{
+    if (!s->is_prefix || !j->prefix->gate[which].w)
+        return;
+    for (size_t i = 0; i < qs->n; i++)
+        j->f->k->scale(s->n, j->seq->gate[j->prefix->gate[which].at], score + i * FWD_SPAN_KEYS);
+}
+
+/* One span of keys more for the rows of a pass. */
+static void add_span(const struct job *j, const struct queries *qs, const struct span *s,
+                     float *score)
+{
+    float *weight = score;
+
+    make_scores(j, qs, s, score);
+    scale_prefix(j, qs, s, 0, score);
+    for (size_t i = 0; i < qs->n; i++)
+        weigh(j, qs, i, s, score + i * FWD_SPAN_KEYS);
+    scale_prefix(j, qs, s, 1, score);
+    for (unsigned i = 0; i < s->n_pieces; weight += s->piece[i++].n)
+        j->f->k->outer(qs->n, j->f->c->d_head, s->piece[i].n, weight, FWD_SPAN_KEYS, s->type,
+                       s->piece[i].v, s->ldv, qs->o, qs->ld);
+}
+
+/* ---- an item ---------------------------------------------------------------------------- */
+
+/* Which keys the first query and each after it see. `before` keys stand before the first
+ * query's own, prefix included. */
+static void see(const struct job *j, size_t before, struct queries *qs)
+{
+    const ptrdiff_t window = j->a->is_cross ? 0 : j->a->window;
+
+    qs->begin = qs->begin_step = qs->end_step = 0;
+    qs->end = (ptrdiff_t)j->n_keys;
+    if (window) {
+        qs->begin = (ptrdiff_t)before + 1 - window;
+        qs->end = (ptrdiff_t)before + window;
+        qs->begin_step = qs->end_step = 1;
+    }
+    if (j->is_causal) {
+        qs->end = (ptrdiff_t)before + 1;
+        qs->end_step = 1;
+    }
+}
+
+/* All spans that a row of the passes sees, each for all heads while it is in the cache. */
+static void run_passes(const struct job *j, const struct queries *first, size_t n_passes,
+                       float *score)
+{
+    const size_t d = j->f->c->d_head;
+    struct queries qs = *first;
+    struct span s;
+
+    for (size_t at = 0; at < j->n_keys; at += span_size(j, at)) {
+        const ptrdiff_t end = (ptrdiff_t)(at + span_size(j, at));
+
+        if (end <= qs.begin && at >= qs.n_pinned) /* before the first row's: nobody's */
+            continue;
+        span_at(j, at, &s);
+        qs = *first;
+        for (size_t h = 0; h < n_passes; h++, qs.q += d, qs.o += d, qs.head++) {
+            add_span(j, &qs, &s, score);
+            qs.max += qs.n;
+            qs.sum += qs.n;
+        }
+    }
+}
+
+/* Rows of results begin as 0, with nothing seen; then all spans; then each is divided by
+ * its sum. */
+static void attend(const struct job *j, struct queries *qs, size_t n_passes)
+{
+    const size_t d = j->f->c->d_head, n = qs->n * n_passes;
+    float *score = j->f->worker[j->w->worker].score;
+
+    qs->max = score;
+    qs->sum = score + n;
+    for (size_t i = 0; i < n; i++) {
+        qs->max[i] = -INFINITY;
+        qs->sum[i] = 0.0f;
+        memset(qs->o + i / qs->n * d + i % qs->n * qs->ld, 0, d * sizeof(float));
+    }
+    run_passes(j, qs, n_passes, score + 2 * n);
+    for (size_t i = 0; i < n; i++)
+        j->f->k->scale(d, 1.0f / qs->sum[i], qs->o + i / qs->n * d + i % qs->n * qs->ld);
+}
+
+size_t fwd__score_floats(const struct fwd *f)
+{
+    const size_t group = f->c->n_heads / f->c->n_kv_heads;
+    const size_t n_rows = group > FWD_QUERY_CHUNK ? group : FWD_QUERY_CHUNK;
+
+    return n_rows * FWD_SPAN_KEYS + 2 * FWD_QUERY_CHUNK * group;
+}
+
+void fwd__attend(const struct fwd_walk *w, unsigned layer, const struct fwd_attn *a,
+                 const struct fwd_attn_item *it)
+{
+    const struct fwd *f = w->f;
+    const struct fwd_part *part = &w->rows->part[it->part];
+    const struct fwd_seq *s = &f->batch.seq[w->rows->seq0 + it->part];
+    const site_id site = site_make(layer, a->is_cross ? SITE_CROSS_ATTN : SITE_ATTN);
+    const struct delta_prefix *prefix = delta_prefix(s->delta, site);
+    const size_t d = f->c->d_head, group = f->c->n_heads / f->c->n_kv_heads;
+    const size_t n_left = part->n - it->q0, ldq = f->c->n_heads * d;
+    const size_t n = n_left < FWD_QUERY_CHUNK ? n_left : FWD_QUERY_CHUNK;
+    const size_t q = (part->row0 + it->q0) * ldq + it->kv_head * group * d;
+    const bool is_causal = w->c->stack[w->stack].is_causal && !a->is_cross;
+    const size_t n_prefix = prefix ? prefix->n_tokens : 0;
+    /* keys before the first query's own */
+    const size_t before = n_prefix + s->pos0 + part->first + it->q0;
+    const struct job j = {.w = w,
+                          .f = f,
+                          .a = a,
+                          .layer = layer,
+                          .has_blocks = is_causal || a->is_cross,
+                          .is_causal = is_causal,
+                          .part = it->part,
+                          .seq = s,
+                          .prefix = prefix,
+                          .n_prefix = n_prefix,
+                          .n_keys = a->is_cross ? n_prefix + s->n_cross
+                                    : is_causal ? before + n
+                                                : n_prefix + s->n_rows,
+                          .kv_head = it->kv_head};
+    struct queries qs = {.q = f->q + q,
+                         .o = f->ctx + q,
+                         .ld = ldq,
+                         .n = n,
+                         .n_pinned = prefix && prefix->is_pinned ? n_prefix : 0,
+                         .head = (unsigned)(it->kv_head * group),
+                         .query = s->pos0 + part->first + it->q0,
+                         .query_step = 1};
+
+    see(&j, before, &qs);
+    if (n == 1) {
+        qs.ld = d;
+        qs.n = group;
+        qs.begin_step = qs.end_step = 0;
+        qs.head_step = 1;
+        qs.query_step = 0;
+    }
+    attend(&j, &qs, n == 1 ? 1 : group);
+}

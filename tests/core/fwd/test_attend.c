@@ -1,0 +1,284 @@
+/* tests/core/fwd/test_attend.c - attention over spans of keys against the same in double over
+ * all keys at once, for every way in which keys are kept; and that a row's bits follow from
+ * its position. With whole models and tasks: the goldens, whose inputs are shorter than a span. */
+#include "core/fwd/fwd_internal.h"
+#include "core/pool/pool.h"
+#include "tests/core/kern/kern_test.h"
+
+Suite *attend_suite(void);
+
+enum {
+    N_HEADS = 4,
+    N_KV_HEADS = 2,
+    D = 20,
+    Q_WIDTH = N_HEADS * D,
+    KV_WIDTH = N_KV_HEADS * D,
+    N_TOKENS = 2 * FWD_SPAN_KEYS + 100,
+    N_BLOCKS = N_TOKENS / FWD_KV_BLOCK + 1,
+    N_PREFIX = FWD_SPAN_KEYS + 9,
+    N_ITEMS = N_KV_HEADS * (N_TOKENS / FWD_QUERY_CHUNK + 1),
+    KV_BYTES = 2 * N_BLOCKS * FWD_KV_BLOCK * KV_WIDTH * 4
+};
+
+/* What is attended to, and how. */
+static const struct way {
+    bool is_causal, has_prefix, is_pinned;
+    enum tensor_type kv_type; /* of blocks: causal */
+    uint32_t window;
+    float scale, softcap;
+} ways[] = {
+    {.is_causal = true},
+    {.is_causal = true, .kv_type = TENSOR_F16},
+    {.is_causal = true, .kv_type = TENSOR_BF16},
+    {.is_causal = true, .window = 77, .has_prefix = true},
+    {.is_causal = true, .window = 300, .has_prefix = true, .is_pinned = true},
+    {.is_causal = true, .scale = 0.4f, .softcap = 3.0f},
+    {.is_causal = false},
+    {.is_causal = false, .window = 50, .has_prefix = true, .is_pinned = true},
+    {.is_causal = false, .has_prefix = true, .softcap = 5.0f},
+};
+enum { N_WAYS = sizeof(ways) / sizeof(ways[0]) };
+
+static struct {
+    struct model_config c;
+    struct kern_table table[N_LEVELS];
+    unsigned n_levels;
+    struct pool *pool;
+    struct fwd f;
+    struct fwd_worker worker;
+    struct fwd_part part;
+    struct fwd_seq seq;
+    struct fwd_attn_item item[N_ITEMS];
+    struct fwd_walk walk;
+    struct delta delta;
+    struct delta_prefix prefix;
+    uint16_t slot[SITE_N_KINDS];
+    uint32_t block[N_BLOCKS];
+    struct guarded q, k, v, score, kv, prefix_k, prefix_v;
+    struct fwd_attn attn;
+} x;
+static float ctx[N_TOKENS * Q_WIDTH], again[N_TOKENS * Q_WIDTH];
+
+/* Queries and keys whose scores grow along the sequence, so that maxima are passed often. */
+static struct guarded growing(size_t n_rows, size_t width, unsigned seed)
+{
+    struct guarded g = guarded_samples(n_rows * width, seed);
+
+    for (size_t i = 0; i < n_rows * width; i++)
+        ((float *)g.p)[i] *= 0.3f + 0.7f * (float)(i / width) / (float)n_rows;
+    return g;
+}
+
+static void open_all(void)
+{
+    memset(&x, 0, sizeof(x));
+    x.c = (struct model_config){.n_stacks = 1,
+                                .n_layers = 1,
+                                .stack[0] = {.n_layers = 1},
+                                .n_heads = N_HEADS,
+                                .n_kv_heads = N_KV_HEADS,
+                                .d_head = D};
+    x.n_levels = levels_all(x.table);
+    ck_assert_int_eq(pool_new(&x.pool, 1, NULL), 0);
+    x.q = growing(N_TOKENS, Q_WIDTH, 1);
+    x.k = growing(N_TOKENS, KV_WIDTH, 2);
+    x.v = guarded_samples((size_t)N_TOKENS * KV_WIDTH, 3);
+    x.prefix_k = growing(N_PREFIX, KV_WIDTH, 4);
+    x.prefix_v = guarded_samples((size_t)N_PREFIX * KV_WIDTH, 5);
+    x.kv = guarded_new(KV_BYTES);
+    x.f = (struct fwd){.c = &x.c, .pool = x.pool, .worker = &x.worker, .n_workers = 1};
+    x.score = guarded_new(fwd__score_floats(&x.f) * sizeof(float));
+    x.worker.score = x.score.p;
+    x.delta = (struct delta){.slot = x.slot, .prefix = &x.prefix};
+    x.prefix = (struct delta_prefix){.k = x.prefix_k.p, .v = x.prefix_v.p, .n_tokens = N_PREFIX};
+    for (uint32_t i = 0; i < N_BLOCKS; i++)
+        x.block[i] = (i + 7) % N_BLOCKS;
+    x.f.batch.seq = &x.seq;
+    x.f.k_rows = x.k.p;
+    x.f.v_rows = x.v.p;
+    x.f.kv = x.kv.p;
+    x.f.all[0].part = &x.part;
+    x.f.all[0].item = x.item;
+    x.f.all[0].n_parts = 1;
+    x.walk = (struct fwd_walk){.f = &x.f, .c = &x.c, .rows = &x.f.all[0]};
+}
+
+static void close_all(void)
+{
+    struct guarded *all[] = {&x.q, &x.k, &x.v, &x.score, &x.kv, &x.prefix_k, &x.prefix_v};
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        guarded_free(all[i]);
+    pool_free(&x.pool);
+}
+
+static void set_way(const struct way *way)
+{
+    x.c.stack[0].is_causal = way->is_causal;
+    x.f.opt.kv_type = way->kv_type;
+    x.attn = (struct fwd_attn){.window = way->window, .scale = way->scale, .softcap = way->softcap};
+    x.slot[SITE_ATTN] = way->has_prefix;
+    x.prefix.is_pinned = way->is_pinned;
+    memset(x.kv.p, 0xff, KV_BYTES); /* NaN: what was not written is not read */
+}
+
+static void step(void *arg, unsigned worker)
+{
+    (void)arg, (void)worker;
+    if (x.c.stack[0].is_causal)
+        fwd__keep(&x.walk, 0, false);
+    for (size_t i = 0; i < x.f.all[0].n_items; i++)
+        fwd__attend(&x.walk, 0, &x.attn, &x.item[i]);
+}
+
+/* The tokens [pos0, pos0 + n) in one step: out [n_tokens, Q_WIDTH]. */
+static void run(size_t pos0, size_t n, float *out)
+{
+    x.part = (struct fwd_part){.n = (uint32_t)n};
+    x.seq = (struct fwd_seq){
+        .delta = &x.delta, .n_rows = (uint32_t)n, .pos0 = (uint32_t)pos0, .kv_block = x.block};
+    x.f.all[0].n_rows = (uint32_t)n;
+    fwd__attn_plan(&x.f, &x.f.all[0]);
+    x.walk.k = (float *)x.k.p + pos0 * KV_WIDTH;
+    x.walk.v = (float *)x.v.p + pos0 * KV_WIDTH;
+    x.f.q = (float *)x.q.p + pos0 * Q_WIDTH;
+    x.f.ctx = out + pos0 * Q_WIDTH;
+    pool_run(x.pool, step, NULL);
+}
+
+static float as_kept(enum tensor_type type, float v)
+{
+    if (type == TENSOR_F16)
+        return tensor_f16_to_f32(tensor_f32_to_f16(v));
+    return type == TENSOR_BF16 ? tensor_bf16_to_f32(tensor_f32_to_bf16(v)) : v;
+}
+
+/* Value c of key (which 0) or value (1) `at` of a KV head, the prefix's first. */
+static double kept(const struct way *way, size_t at, size_t head, size_t c, unsigned which)
+{
+    const size_t n_prefix = way->has_prefix ? N_PREFIX : 0;
+    const size_t i = head * D + c;
+
+    if (at < n_prefix)
+        return ((const float *)(which ? x.prefix_v.p : x.prefix_k.p))[at * KV_WIDTH + i];
+    return as_kept(way->kv_type,
+                   ((const float *)(which ? x.v.p : x.k.p))[(at - n_prefix) * KV_WIDTH + i]);
+}
+
+static bool sees(const struct way *way, size_t query, size_t key)
+{
+    const ptrdiff_t n_prefix = way->has_prefix ? N_PREFIX : 0;
+    const ptrdiff_t distance = (ptrdiff_t)query + n_prefix - (ptrdiff_t)key;
+
+    if (way->is_causal && distance < 0)
+        return false;
+    if (!way->window || (way->is_pinned && (ptrdiff_t)key < n_prefix))
+        return true;
+    return distance < (ptrdiff_t)way->window && -distance < (ptrdiff_t)way->window;
+}
+
+/* One head of one row in double, all keys at once. */
+static void expect(const struct way *way, size_t row, size_t head, double *out)
+{
+    static double weight[N_PREFIX + N_TOKENS];
+    const size_t n = (way->has_prefix ? N_PREFIX : 0) + N_TOKENS;
+    const float *q = (const float *)x.q.p + row * Q_WIDTH + head * D;
+    const double scale = way->scale != 0.0f ? way->scale : 1.0 / sqrt(D);
+    double max = -INFINITY, sum = 0.0;
+
+    for (size_t k = 0; k < n; k++) {
+        weight[k] = 0.0;
+        for (size_t c = 0; c < D; c++)
+            weight[k] += scale * q[c] * kept(way, k, head / 2, c, 0);
+        if (way->softcap != 0.0f)
+            weight[k] = way->softcap * tanh(weight[k] / way->softcap);
+        if (!sees(way, row, k))
+            weight[k] = -INFINITY;
+        max = fmax(max, weight[k]);
+    }
+    memset(out, 0, D * sizeof(*out));
+    for (size_t k = 0; k < n; k++) {
+        const double w = exp(weight[k] - max);
+
+        sum += w;
+        for (size_t c = 0; c < D && w > 0.0; c++)
+            out[c] += w * kept(way, k, head / 2, c, 1);
+    }
+    for (size_t c = 0; c < D; c++)
+        out[c] /= sum;
+}
+
+START_TEST(spans_add_up_to_the_softmax_over_all_keys)
+{
+    const struct way *way = &ways[_i];
+
+    set_way(way);
+    for (unsigned l = 0; l < x.n_levels; l++) {
+        x.f.k = &x.table[l];
+        run(0, N_TOKENS, ctx);
+        for (size_t row = 0; row < N_TOKENS; row += 3)
+            for (size_t head = 0; head < N_HEADS; head++) {
+                double want[D];
+
+                expect(way, row, head, want);
+                for (size_t c = 0; c < D; c++)
+                    REQUIRE(fabs(ctx[row * Q_WIDTH + head * D + c] - want[c]) < 1e-5,
+                            "%s, way %d, row %zu, head %zu: %g, not %g", x.table[l].name, _i, row,
+                            head, (double)ctx[row * Q_WIDTH + head * D + c], want[c]);
+            }
+    }
+}
+END_TEST
+
+START_TEST(a_row_has_the_same_bits_however_its_prompt_is_cut)
+{
+    static const size_t cuts[] = {1, 2, 31, 33, FWD_SPAN_KEYS - 1, FWD_SPAN_KEYS + 5};
+
+    set_way(&ways[_i]);
+    for (unsigned l = 0; l < x.n_levels && ways[_i].is_causal; l++) {
+        x.f.k = &x.table[l];
+        run(0, N_TOKENS, ctx);
+        for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
+            for (size_t at = 0; at < N_TOKENS; at += cuts[i])
+                run(at, at + cuts[i] < N_TOKENS ? cuts[i] : N_TOKENS - at, again);
+            for (size_t row = 0; row < N_TOKENS; row++)
+                REQUIRE(same_bits(ctx + row * Q_WIDTH, again + row * Q_WIDTH, Q_WIDTH),
+                        "%s, way %d: row %zu in chunks of %zu", x.table[l].name, _i, row, cuts[i]);
+        }
+    }
+}
+END_TEST
+
+/* A windowed sequence may lose the blocks behind its window: nobody looks at them. */
+START_TEST(blocks_behind_a_window_are_not_read)
+{
+    const struct way way = {.is_causal = true, .window = 77};
+    const size_t n = N_TOKENS - 1, n_left = (n + 1 - way.window) / FWD_KV_BLOCK;
+
+    set_way(&way);
+    x.f.k = &x.table[x.n_levels - 1];
+    run(0, N_TOKENS, ctx);
+    run(0, n, again);
+    for (size_t i = 0; i < n_left; i++) {
+        memset(fwd__kv(&x.f, 0, FWD_KV_K, x.block[i]), 0xff, FWD_KV_BLOCK * KV_WIDTH * 4);
+        memset(fwd__kv(&x.f, 0, FWD_KV_V, x.block[i]), 0xff, FWD_KV_BLOCK * KV_WIDTH * 4);
+    }
+    run(n, 1, again);
+    ck_assert(same_bits(ctx + n * Q_WIDTH, again + n * Q_WIDTH, Q_WIDTH));
+}
+END_TEST
+
+Suite *attend_suite(void)
+{
+    Suite *s = suite_create("attend");
+    TCase *t = tcase_create("spans");
+
+    levels_report("attend");
+    tcase_add_checked_fixture(t, open_all, close_all);
+    tcase_set_timeout(t, 120);
+    tcase_add_loop_test(t, spans_add_up_to_the_softmax_over_all_keys, 0, N_WAYS);
+    tcase_add_loop_test(t, a_row_has_the_same_bits_however_its_prompt_is_cut, 0, N_WAYS);
+    tcase_add_test(t, blocks_behind_a_window_are_not_read);
+    suite_add_tcase(s, t);
+    return s;
+}
