@@ -124,6 +124,7 @@ static int alloc_thread_data(struct engine *e, size_t n_blocks, struct core_err 
         return core_err_nomem(err, "engine");
     if (kv_init(&e->thread_data.kv, e->fwd, n_blocks, err) < 0)
         return CORE_E_NOMEM;
+    e->thread_data.kv.window = model_window_of_all(model_config(e->m));
     e->synced_data.stats.kv_blocks_total = n_blocks; /* no thread yet */
     for (unsigned w = 0; model_last_stack(model_config(e->m))->is_causal && w < pool_size(e->pool);
          w++) {

@@ -262,7 +262,7 @@ uint64_t engine__count_flows(struct engine *e)
     for (size_t i = 0; i < e->thread_data.n_active; i++) {
         struct engine_job *job = e->thread_data.active[i];
 
-        job->lane->flow->n_blocks += job->kv.n + job->source.kv.n;
+        job->lane->flow->n_blocks += job->kv.n - job->kv.n_left + job->source.kv.n;
         job->lane->flow->is_counted = false;
     }
     for (struct engine_flow *f = e->thread_data.ring.first; f; f = f->next)
@@ -313,7 +313,7 @@ bool engine__is_over_share(struct engine *e, const struct engine_flow *f, size_t
         const struct engine_job *job = e->thread_data.active[i];
 
         if (job->lane->flow == f)
-            n += job->kv.n + job->source.kv.n;
+            n += job->kv.n - job->kv.n_left + job->source.kv.n;
     }
     return n > n_max && n_blocks_of(e, f) + n_more > n_max;
 }

@@ -80,6 +80,7 @@ void kv_fork(struct kv *kv, struct kv_table *to, const struct kv_table *from, si
     const uint32_t n = kv_blocks(n_tokens);
 
     assert(to->n == 0 && n <= to->n_max && n <= from->n);
+    to->n = to->n_left = from->n_left < n ? from->n_left : n;
     for (; to->n < n; to->n++) {
         to->block[to->n] = from->block[to->n];
         kv->n_tables[to->block[to->n]]++;
@@ -98,15 +99,36 @@ size_t kv_count(struct kv *kv, const struct kv_table *t)
 {
     size_t n = 0;
 
-    for (uint32_t i = 0; i < t->n; i++) {
+    for (uint32_t i = t->n_left; i < t->n; i++) {
         n += kv->seen[t->block[i]] != kv->n_counts;
         kv->seen[t->block[i]] = kv->n_counts;
     }
     return n;
 }
 
+/* Blocks that no token from `pos` on reads. */
+static uint32_t n_behind(const struct kv *kv, size_t pos)
+{
+    return kv->window && pos + 1 > kv->window ? (uint32_t)((pos + 1 - kv->window) / FWD_KV_BLOCK)
+                                              : 0;
+}
+
+void kv_leave(struct kv *kv, struct kv_table *t, size_t n_done)
+{
+    const uint32_t n = n_behind(kv, n_done);
+
+    for (; t->n_left + 1 < n && t->n_left < t->n; t->n_left++)
+        let_go(kv, t->block[t->n_left]);
+}
+
+bool kv_has(const struct kv *kv, const struct kv_table *t, size_t pos)
+{
+    return t->n_left <= n_behind(kv, pos);
+}
+
 void kv_drop(struct kv *kv, struct kv_table *t)
 {
-    while (t->n)
+    while (t->n > t->n_left)
         let_go(kv, t->block[--t->n]);
+    t->n = t->n_left = 0;
 }

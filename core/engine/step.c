@@ -96,7 +96,7 @@ static size_t n_common(const struct engine *e, const struct engine_job *a,
         return 0;
     while (i < n && a->ids[i] == b->ids[i])
         i++;
-    return i;
+    return kv_has(&e->thread_data.kv, &b->kv, i) ? i : 0;
 }
 
 /* Of the active jobs before `end` the one with the longest beginning in common, *n tokens of
@@ -668,7 +668,7 @@ static bool take_token(struct engine *e, struct engine_job *job)
                                    .n_top = job->in.n_logprobs,
                                    .top_id = job->top_id,
                                    .top_logprob = job->top_logprob};
-    bool goes_on = true, was_long;
+    bool goes_on = true, was_long = is_long(e, job);
 
     if (job->next_id < 0) {
         core_err_set(&job->err, CORE_E_INTERNAL, "the model's output is not a finite number");
@@ -682,10 +682,11 @@ static bool take_token(struct engine *e, struct engine_job *job)
         return true;
     }
     job->ids[n_ids(job)] = job->next_id;
-    was_long = is_long(e, job);
     job->n_generated++;
-    if (!was_long && is_long(e, job))
-        job->n_done = 0; /* the keys that it has are a short sequence's */
+    if (!was_long && is_long(e, job)) { /* the keys that it has are a short sequence's */
+        job->n_done = 0;
+        kv_drop(&e->thread_data.kv, &job->kv);
+    }
     if (job->cb.token)
         goes_on = job->cb.token(job->arg, &t);
     if (goes_on && job->n_generated < job->in.max_tokens)
@@ -698,6 +699,7 @@ static bool take_token(struct engine *e, struct engine_job *job)
 static bool advance(struct engine *e, struct engine_job *job)
 {
     job->n_done += job->n_rows;
+    kv_leave(&e->thread_data.kv, &job->kv, job->n_done);
     job->has_gates |= job->n_rows > 0; /* if it has any: its prompt was whole in this step */
     if (job->n_done < n_ids(job))
         return false;
@@ -760,7 +762,6 @@ static void count_held(struct engine *e)
 
     core_lock(&e->synced_data.lock);
     s->n_running = e->thread_data.n_active;
-    s->kv_blocks_total = e->thread_data.kv.n_blocks;
     s->kv_blocks_used = e->thread_data.kv.n_blocks - e->thread_data.kv.n_free;
     core_unlock(&e->synced_data.lock);
 }

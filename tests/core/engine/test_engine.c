@@ -34,6 +34,14 @@ static void open_llama(void)
     open_all("tests/golden/bases/llama", &opt);
 }
 
+/* Every layer has a window of 9 tokens. */
+static void open_mistral(void)
+{
+    const struct engine_options opt = {.n_threads = 2, .kv_bytes = 1 << 20};
+
+    open_all("tests/golden/bases/mistral", &opt);
+}
+
 static void open_gpt2(void)
 {
     const struct engine_options opt = {.n_threads = 2, .kv_bytes = 1 << 20};
@@ -507,6 +515,60 @@ START_TEST(completions_of_one_prompt_compute_it_once_and_answer_as_alone)
 }
 END_TEST
 
+/* What the engine thread saw at the last token. */
+static struct {
+    uint64_t most_blocks;
+    struct engine_token last;
+} noted;
+static bool note(void *arg, const struct engine_token *t)
+{
+    struct engine_stats st;
+
+    (void)arg;
+    engine_stats(engine, &st);
+    if (st.kv_blocks_used > noted.most_blocks)
+        noted.most_blocks = st.kv_blocks_used;
+    noted.last = *t;
+    return true;
+}
+
+/* The blocks that a long answer leaves behind its window are given out again while it goes on,
+ * and what it says is what follows from all of it at once. */
+START_TEST(a_long_answer_holds_no_more_blocks_than_its_window_and_says_the_same)
+{
+    enum { N = 7 * FWD_KV_BLOCK };
+    const struct engine_callbacks cb = {.token = note, .done = on_done};
+    struct engine_input in = input(N);
+    struct seen s = SEEN_INIT;
+    struct engine_job *job[2] = {NULL, NULL};
+    struct engine_token last;
+    int32_t all[5 + N];
+    size_t n;
+
+    open_narrow(8, 256);
+    noted.most_blocks = 0;
+    in.n_logprobs = 1;
+    ck_assert_int_eq(engine_job_new(&job[0], engine, &in, &cb, &s, NULL), 0);
+    ck_assert_int_eq(engine_submit(engine, &job[0], 1, NULL), 0);
+    wait_done(&s, 1);
+    ck_assert_uint_le(noted.most_blocks, 3);
+    last = noted.last;
+    memcpy(all, prompt, sizeof(prompt));
+    memcpy(all + 5, engine_job_tokens(job[0], &n), N * sizeof(int32_t));
+    ck_assert_uint_eq(n, N);
+    in.tokens = all;
+    in.n_tokens = 5 + N - 1;
+    in.max_tokens = 1;
+    ck_assert_int_eq(engine_job_new(&job[1], engine, &in, &cb, &s, NULL), 0);
+    ck_assert_int_eq(engine_submit(engine, &job[1], 1, NULL), 0);
+    wait_done(&s, 2);
+    ck_assert_int_eq(noted.last.id, last.id);
+    ck_assert(memcmp(&noted.last.logprob, &last.logprob, sizeof(float)) == 0);
+    engine_job_free(job[0]);
+    engine_job_free(job[1]);
+}
+END_TEST
+
 START_TEST(an_input_without_a_delta_is_the_base_task)
 {
     struct engine_input in = input(4);
@@ -839,7 +901,7 @@ Suite *engine_suite(void)
     Suite *s = suite_create("engine");
     TCase *q = tcase_create("queue"), *p = tcase_create("sampling");
     TCase *n = tcase_create("an encoder"), *v = tcase_create("virtual tokens");
-    TCase *l = tcase_create("positions");
+    TCase *l = tcase_create("positions"), *w = tcase_create("windows");
 
     tcase_add_checked_fixture(q, open_llama, close_all);
     tcase_add_test(q, inputs_that_cannot_run_are_refused_with_their_code);
@@ -858,6 +920,10 @@ Suite *engine_suite(void)
     tcase_add_test(q, equal_seeds_give_equal_text_and_unequal_seeds_do_not);
     tcase_add_test(q, making_a_job_survives_every_allocation_failure);
     suite_add_tcase(s, q);
+    tcase_add_checked_fixture(w, open_mistral, close_all);
+    tcase_add_loop_test(w, completions_of_one_prompt_compute_it_once_and_answer_as_alone, 0, 1);
+    tcase_add_test(w, a_long_answer_holds_no_more_blocks_than_its_window_and_says_the_same);
+    suite_add_tcase(s, w);
     tcase_add_checked_fixture(n, open_bert, close_all);
     tcase_add_test(n, a_long_input_of_an_encoder_keeps_its_place_before_short_ones);
     suite_add_tcase(s, n);

@@ -101,6 +101,32 @@ START_TEST(blocks_that_tables_share_are_counted_once)
 }
 END_TEST
 
+START_TEST(blocks_left_behind_are_free_once_and_not_forked)
+{
+    kv_extend(&kv, &a, 0, 130);
+    kv_leave(&kv, &a, 130); /* there is no window */
+    ck_assert_uint_eq(kv.n_free, N_BLOCKS - 5);
+    kv.window = 20;
+    kv_leave(&kv, &a, 82); /* the next token sees from 63 on: one block is behind, and stays */
+    ck_assert_uint_eq(kv.n_free, N_BLOCKS - 5);
+    kv_leave(&kv, &a, 115); /* from 96 on */
+    kv_leave(&kv, &a, 115);
+    ck_assert_uint_eq(a.n_left, 2);
+    ck_assert(kv_has(&kv, &a, 83)); /* which sees from 64 on */
+    ck_assert(!kv_has(&kv, &a, 82));
+    ck_assert_uint_eq(kv.n_free, N_BLOCKS - 3);
+    kv_fork(&kv, &b, &a, 100);
+    ck_assert_uint_eq(b.n_left, 2);
+    ck_assert_uint_eq(kv_need(&kv, &b, 100, 200), 4); /* the fourth is shared */
+    kv_drop(&kv, &a);
+    ck_assert_uint_eq(kv.n_free, N_BLOCKS - 2);
+    kv_leave(&kv, &b, 1000);
+    kv_drop(&kv, &b);
+    ck_assert_uint_eq(kv.n_free, N_BLOCKS);
+    ck_assert_uint_eq(kv_need(&kv, &b, 0, 33), 2);
+}
+END_TEST
+
 Suite *kv_suite(void);
 Suite *kv_suite(void)
 {
@@ -113,6 +139,7 @@ Suite *kv_suite(void)
     tcase_add_test(t, who_writes_to_a_shared_block_gets_its_own);
     tcase_add_test(t, blocks_that_tables_share_are_counted_once);
     tcase_add_test(t, full_blocks_stay_shared_while_both_go_on);
+    tcase_add_test(t, blocks_left_behind_are_free_once_and_not_forked);
     suite_add_tcase(s, t);
     return s;
 }
