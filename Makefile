@@ -65,7 +65,7 @@ deps: ## install all that `make check` needs from Debian (sudo if not root)
 	@tools/deps.sh build test lint fuzz
 
 # What a target needs is asked for once: build/.deps-lint is `tools/deps.sh lint`.
-$(patsubst %,build/.deps-%,build test lint fuzz): build/.deps-%: tools/deps.sh
+$(patsubst %,build/.deps-%,build test lint fuzz arm): build/.deps-%: tools/deps.sh
 	@mkdir -p build
 	@tools/deps.sh $*
 	@touch $@
@@ -159,7 +159,7 @@ $(B)/tests/main.o: $(B)/tests/main.c | build/.deps-build build/.deps-test
 $(B)/unit: $(B)/tests/main.o $(call obj,$(TESTS) $(TEST_HELP)) $(OBJ_APP) $(LIB)
 	$(CC) $(LDFLAGS) $^ -o $@ -lcheck -lsubunit -lrt $(LIBS)
 
-.PHONY: unit check lint integration keys clients deploy-test golden alone models real parity parity-tokenizers soak fuzz-replay fuzz bench demo clean
+.PHONY: arm unit check lint integration keys clients deploy-test golden alone models real parity parity-tokenizers soak fuzz-replay fuzz bench demo clean
 unit: $(B)/unit ## unit tests of VARIANT (CK_RUN_SUITE=name for one)
 	$(PY) tools/unit.py $(B)/unit $(CK_RUN_SUITE)
 
@@ -197,6 +197,9 @@ real: all models | build/.deps-test ## MiniLM and SmolLM2 against transformers' 
 
 parity-tokenizers: all models ## every kind of tokenizer, 20,000 real and 20,000 random texts against the tokenizers library
 	TOKDUMP=$(B)/tools/tokdump tests/parity/run_tokenizers.sh build/models/minilm $$(ls build/models/smollm2/*.gguf)
+
+arm: | build/.deps-arm ## core for aarch64: the tests of kernels, products, pool and attention, under qemu-user
+	tools/arm.sh
 
 soak: all | build/.deps-test ## replacement, kill -9, hostile input and 10,000 mixed requests (builds asan and tsan too)
 	tests/soak/run.sh

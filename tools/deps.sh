@@ -5,6 +5,7 @@
 #   test    the unit tests and the tests over HTTP
 #   lint    the style check
 #   fuzz    the fuzzers
+#   arm     the tests for aarch64
 #   demo    the demo
 #   clients the clients of other APIs
 #   deb     the Debian package
@@ -24,6 +25,7 @@ packages() {
     test) echo check python3 curl openssl ;;
     lint) echo clang-14 clang-format-14 clang-tidy-14 git python3 ;;
     fuzz) echo clang-14 libclang-rt-14-dev llvm-14 ;;
+    arm) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static ;;
     demo) echo python3 curl ;;
     clients) echo python3-venv prometheus ;;
     deb) echo debhelper dpkg-dev fakeroot ;;
