@@ -1,6 +1,8 @@
 /* tests/core/engine/test_merged.c - tasks that run on merged weights answer as they do
  * unmerged: every golden cell of which something can be merged, beside all others in the same
  * batches. The others, and the same task after it was merged, give the same bits. */
+#include <math.h>
+
 #include "core/delta/merge.h"
 #include "tests/core/delta/delta_fixture.h"
 #include "tests/support/golden.h"
@@ -69,6 +71,8 @@ static void compare(const struct golden_case *c, const struct golden_result *a,
     const size_t n = b->n_rows * b->n_cols;
     const float apart = golden_difference(a->out, b->out, n);
 
+    if (most > 0.0f) /* what f32 leaves open of such a case */
+        most = fmaxf(most, 2.0f * c->rounding);
     ck_assert_uint_eq(a->n_rows * a->n_cols, n);
     ck_assert_msg(apart <= most, "%s, %s: differs by %g of scale", c->cell->name, what,
                   (double)apart);
