@@ -1,5 +1,5 @@
 /* core/engine/engine_internal.h - jobs and the engine's state, shared by job.c,
- * engine.c, step.c and sample.c. */
+ * engine.c, flows.c, step.c, slots.c, follow.c and sample.c. */
 #ifndef CORE_ENGINE_ENGINE_INTERNAL_H
 #define CORE_ENGINE_ENGINE_INTERNAL_H
 
@@ -198,6 +198,20 @@ bool engine__is_over_share(struct engine *e, const struct engine_flow *f, size_t
 /* Ends waiting jobs as cancelled, those for which `goes` is true. */
 void engine__drop_waiting(struct engine *e, bool (*goes)(const struct engine_job *job));
 
+/* Tokens that the model is to see, as far as they are known. */
+static inline size_t engine__n_ids(const struct engine_job *job)
+{
+    return job->n_prompt + job->n_generated;
+}
+
+/* The model rotates the keys of such a sequence otherwise, from its first token on. */
+static inline bool engine__is_long(const struct engine *e, const struct engine_job *job)
+{
+    const unsigned most = model_positions_before_long(model_config(e->m));
+
+    return most && job->in.n_tokens + job->n_generated + job->in.delta->position_shift > most;
+}
+
 /* step.c, engine thread only. */
 /* Starts waiting jobs while there is room. */
 void engine__admit(struct engine *e);
@@ -212,6 +226,9 @@ uint64_t engine__hash_input(const struct engine_job *job);
 void engine__follow(struct engine *e);
 /* Counts what the step that ran has not computed because of it. */
 void engine__count_saved(struct engine *e);
+
+/* slots.c, engine thread only: sorts the slots of the coming step and computes their rows. */
+void engine__run_slots(struct engine *e);
 
 /* sample.c */
 int engine__sampler_init(struct engine_sampler *s, size_t n_max, struct core_err *err);

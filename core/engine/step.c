@@ -59,11 +59,6 @@ static void remove_active(struct engine *e, const struct engine_job *job)
             (e->thread_data.n_active - i) * sizeof(*e->thread_data.active));
 }
 
-static size_t n_ids(const struct engine_job *job)
-{
-    return job->n_prompt + job->n_generated;
-}
-
 /* ---- prompts that others have ------------------------------------------------------------ */
 
 /* Shorter beginnings are computed again: finding and copying them would cost as much. */
@@ -77,22 +72,15 @@ static bool may_share(const struct engine_job *job)
            !job->in.delta->sees_prompt;
 }
 
-/* The model rotates the keys of such a sequence otherwise, from its first token on. */
-static bool is_long(const struct engine *e, const struct engine_job *job)
-{
-    const unsigned most = model_positions_before_long(model_config(e->m));
-
-    return most && job->in.n_tokens + job->n_generated + job->in.delta->position_shift > most;
-}
-
 /* Tokens that two jobs of one task begin with, but not the last of either's prompt. */
 static size_t n_common(const struct engine *e, const struct engine_job *a,
                        const struct engine_job *b)
 {
-    const size_t n_a = n_ids(a) - 1, n_b = n_ids(b), n = n_a < n_b ? n_a : n_b;
+    const size_t n_a = engine__n_ids(a) - 1, n_b = engine__n_ids(b), n = n_a < n_b ? n_a : n_b;
     size_t i = 0;
 
-    if (a->in.delta != b->in.delta || !may_share(b) || is_long(e, a) != is_long(e, b))
+    if (a->in.delta != b->in.delta || !may_share(b) ||
+        engine__is_long(e, a) != engine__is_long(e, b))
         return 0;
     while (i < n && a->ids[i] == b->ids[i])
         i++;
@@ -142,7 +130,7 @@ static size_t n_blocks_due(const struct engine *e, const struct engine_job *job)
 {
     const struct kv *kv = &e->thread_data.kv;
 
-    return (job->kv.block ? kv_need(kv, &job->kv, job->n_done, n_ids(job)) : 0) +
+    return (job->kv.block ? kv_need(kv, &job->kv, job->n_done, engine__n_ids(job)) : 0) +
            (job->source.ids ? kv_need(kv, &job->source.kv, 0, job->source.n) : 0);
 }
 
@@ -168,7 +156,7 @@ static bool has_room(const struct engine *e, const struct engine_job *job)
 static void take_blocks(struct engine *e, struct engine_job *job)
 {
     if (job->kv.block)
-        kv_extend(&e->thread_data.kv, &job->kv, job->n_done, n_ids(job));
+        kv_extend(&e->thread_data.kv, &job->kv, job->n_done, engine__n_ids(job));
     if (job->source.ids && !job->source.is_done)
         kv_extend(&e->thread_data.kv, &job->source.kv, 0, job->source.n);
 }
@@ -337,7 +325,7 @@ static uint32_t n_rows_left(const struct engine_job *job)
 {
     if (job->lane->flow->is_held || job->is_waiting || needs_source(job))
         return 0;
-    return (uint32_t)(n_ids(job) - job->n_done - job->n_rows);
+    return (uint32_t)(engine__n_ids(job) - job->n_done - job->n_rows);
 }
 
 /* A prompt with gates, which are means over it, goes whole or waits. */
@@ -468,7 +456,8 @@ static uint64_t n_rows_due(const struct engine_job *job)
 {
     if (job->is_waiting)
         return 0;
-    return job->source.ids && !job->source.is_done ? job->source.n : n_ids(job) - job->n_done;
+    return job->source.ids && !job->source.is_done ? job->source.n
+                                                   : engine__n_ids(job) - job->n_done;
 }
 
 /* Whether the flows that ask for little get the coming step for themselves: only if others would
@@ -552,92 +541,6 @@ static uint32_t choose_slots(struct engine *e)
     return n_most - left;
 }
 
-/* By stack, then by task. */
-static bool stands_before(const struct engine_slot *a, const struct engine_slot *b)
-{
-    if (a->is_source != b->is_source)
-        return a->is_source;
-    return (uintptr_t)a->job->in.delta < (uintptr_t)b->job->in.delta;
-}
-
-/* Sorts slots, stable within a task: shell sort, since a step neither allocates (qsort
- * may) nor has many slots. */
-static void sort_slots(struct engine_slot *s, size_t n)
-{
-    static const size_t gaps[] = {301, 132, 57, 23, 10, 4, 1};
-
-    for (size_t g = 0; g < sizeof(gaps) / sizeof(gaps[0]); g++)
-        for (size_t i = gaps[g]; i < n; i++) {
-            const struct engine_slot x = s[i];
-            size_t j = i;
-
-            while (j >= gaps[g] && stands_before(&x, &s[j - gaps[g]])) {
-                s[j] = s[j - gaps[g]];
-                j -= gaps[g];
-            }
-            s[j] = x;
-        }
-}
-
-/* A source's rows: the first stack's. */
-static void fill_source(struct fwd_batch *b, const struct engine_job *job)
-{
-    const uint32_t n = job->source.n;
-
-    memcpy(b->token + b->n_rows, job->source.ids, n * sizeof(int32_t));
-    memcpy(b->type + b->n_rows, job->types, n * sizeof(int32_t));
-    b->seq[b->n_seqs++] = (struct fwd_seq){.delta = job->in.delta,
-                                           .row0 = b->n_rows,
-                                           .n_rows = n,
-                                           .n_prompt = n,
-                                           .gate = job->gate,
-                                           .cross_block = job->source.kv.block,
-                                           .n_cross = n};
-    b->n_rows += n;
-}
-
-static void fill_own(struct engine *e, struct fwd_batch *b, const struct engine_job *job)
-{
-    const uint32_t n = job->n_rows;
-    const bool has_types = !job->source.ids; /* they are the source's */
-
-    memcpy(b->token + b->n_rows, job->ids + job->n_done, n * sizeof(int32_t));
-    for (uint32_t r = 0; r < n; r++)
-        b->type[b->n_rows + r] =
-            has_types && job->n_done + r < job->n_prompt ? job->types[job->n_done + r] : 0;
-    b->seq[b->n_seqs++] = (struct fwd_seq){.delta = job->in.delta,
-                                           .stack = job->source.ids ? 1 : 0,
-                                           .row0 = b->n_rows,
-                                           .n_rows = n,
-                                           .pos0 = job->n_done,
-                                           .kv_block = job->kv.block,
-                                           .cross_block = job->source.kv.block,
-                                           .n_cross = job->source.n,
-                                           .is_long = is_long(e, job),
-                                           .n_prompt = (uint32_t)job->n_prompt,
-                                           .pool_at = (uint32_t)n_ids(job) - 1 - job->n_behind,
-                                           .gate = job->gate,
-                                           .has_gates = job->has_gates,
-                                           .is_last = job->n_done + n == n_ids(job),
-                                           .out = job->out,
-                                           .mean = job->mean,
-                                           .owner = (void *)(uintptr_t)job};
-    b->n_rows += n;
-}
-
-static void fill_batch(struct engine *e)
-{
-    struct fwd_batch *b = fwd_batch(e->fwd);
-
-    b->n_rows = 0;
-    b->n_seqs = 0;
-    for (size_t i = 0; i < e->thread_data.n_slots; i++)
-        if (e->thread_data.slot[i].is_source)
-            fill_source(b, e->thread_data.slot[i].job);
-        else
-            fill_own(e, b, e->thread_data.slot[i].job);
-}
-
 /* ---- results ----------------------------------------------------------------------------- */
 
 static void on_logits(void *arg, void *owner, float *logits, unsigned worker)
@@ -668,7 +571,7 @@ static bool take_token(struct engine *e, struct engine_job *job)
                                    .n_top = job->in.n_logprobs,
                                    .top_id = job->top_id,
                                    .top_logprob = job->top_logprob};
-    bool goes_on = true, was_long = is_long(e, job);
+    bool goes_on = true, was_long = engine__is_long(e, job);
 
     if (job->next_id < 0) {
         core_err_set(&job->err, CORE_E_INTERNAL, "the model's output is not a finite number");
@@ -681,9 +584,9 @@ static bool take_token(struct engine *e, struct engine_job *job)
         engine__end(e, job, ENGINE_STOP);
         return true;
     }
-    job->ids[n_ids(job)] = job->next_id;
+    job->ids[engine__n_ids(job)] = job->next_id;
     job->n_generated++;
-    if (!was_long && is_long(e, job)) { /* the keys that it has are a short sequence's */
+    if (!was_long && engine__is_long(e, job)) { /* the keys that it has are a short sequence's */
         job->n_done = 0;
         kv_drop(&e->thread_data.kv, &job->kv);
     }
@@ -701,7 +604,7 @@ static bool advance(struct engine *e, struct engine_job *job)
     job->n_done += job->n_rows;
     kv_leave(&e->thread_data.kv, &job->kv, job->n_done);
     job->has_gates |= job->n_rows > 0; /* if it has any: its prompt was whole in this step */
-    if (job->n_done < n_ids(job))
+    if (job->n_done < engine__n_ids(job))
         return false;
     if (job->is_generation)
         return take_token(e, job);
@@ -779,13 +682,9 @@ void engine__step(struct engine *e)
     n_rows = choose_slots(e);
     count_held(e);
     if (n_rows) {
-        sort_slots(e->thread_data.slot, e->thread_data.n_slots);
-        fill_batch(e);
-        engine__follow(e);
         fwd_batch(e->fwd)->on_logits = on_logits;
         fwd_batch(e->fwd)->on_logits_arg = e;
-        fwd_run(e->fwd);
-        engine__count_saved(e);
+        engine__run_slots(e);
         for (size_t i = 0; i < e->thread_data.n_slots; i++) {
             struct engine_job *job = e->thread_data.slot[i].job;
 
