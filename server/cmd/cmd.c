@@ -50,8 +50,10 @@ static const struct cmd all[] = {
      .run = cmd_health,
      .usage = "health [live|ready] [--listen ADDR:PORT]",
      .help = "ask a running server; exit 0 if it lives (or is ready)",
-     .more = "Asks --admin-listen if it is set, else --listen, and waits for at most 5 seconds.",
-     .settings = "listen admin_listen config",
+     .more =
+         "Asks --admin-listen if it is set, else --listen, and waits for at most 5 seconds. With "
+         "--tls-cert it needs --admin-listen, which has no TLS.",
+     .settings = "listen admin_listen tls_cert config",
      .words = "live ready"},
     {.name = "version",
      .run = cmd_version,

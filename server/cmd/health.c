@@ -89,6 +89,11 @@ int cmd_health(const struct srv_config *cfg, int argc, char **argv)
         fprintf(stderr, "peftd health: live or ready?\n");
         return 2;
     }
+    if (cfg->tls_cert[0] && !is_admin) {
+        fprintf(stderr,
+                "peftd health: --listen speaks TLS: ask an --admin-listen, which does not\n");
+        return 2;
+    }
     fd = connect_to(is_admin ? "admin_listen" : "listen", address, &err);
     if (fd < 0) {
         fprintf(stderr, "peftd health: %s\n", err.msg);

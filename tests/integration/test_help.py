@@ -87,6 +87,7 @@ class Health(unittest.TestCase):
         self.assertEqual(self.health("--listen", at), 1)
         self.assertEqual(self.health("--listen", "nowhere"), 1)
         self.assertEqual(self.health("dead"), 2)
+        self.assertEqual(self.health("--tls-cert", "x"), 2)  # it would speak to a port that wants a handshake
 
     def test_of_one_that_is_not_ready(self):
         with http.server.HTTPServer(("127.0.0.1", 0), Unready) as other:
