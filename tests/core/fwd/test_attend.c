@@ -100,7 +100,7 @@ static void open_all(void)
     x.f.all[0].part = &x.part;
     x.f.all[0].item = x.item;
     x.f.all[0].n_parts = 1;
-    x.walk = (struct fwd_walk){.f = &x.f, .c = &x.c, .rows = &x.f.all[0]};
+    x.walk = (struct fwd_walk){.f = &x.f, .c = &x.c, .rows = &x.f.all[0], .all = &x.f.all[0]};
 }
 
 static void close_all(void)
