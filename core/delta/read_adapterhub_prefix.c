@@ -285,10 +285,6 @@ int delta__ah_prefix(struct delta_builder *b, const json_t *config, const struct
         rc = delta__json_bool(b, config, "flat", false, &o.is_flat);
     if (rc == 0)
         rc = delta__json_bool(b, config, "use_gating", false, &o.is_gated);
-    if (rc == 0 && o.is_gated && model_config(b->m)->distances.n_buckets)
-        rc = core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "use_gating",
-                                "use_gating is not computed where attention adds numbers for "
-                                "distances");
     if (rc == 0)
         rc = delta__json_bool(b, config, "shared_gating", true, &o.is_shared);
     if (rc == 0)

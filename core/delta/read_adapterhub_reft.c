@@ -183,8 +183,8 @@ static int find_layer(struct delta_builder *b, const struct tensor *t, size_t n,
     char path[1024];
     struct model_module mod = {0};
 
-    /* The place behind the feed-forward is below the layer, under a family's own name. */
-    static const char *const below[] = {"output_adapters", "output"};
+    /* A place of a bottleneck is below the layer, under a family's own name. */
+    static const char *const below[] = {"output_adapters", "output", "layer.0"};
 
     for (size_t i = 0; i < sizeof(below) / sizeof(below[0]) && !mod.n_parts; i++) {
         const int len = snprintf(path, sizeof(path), "%.*s.%s", (int)n, t->name, below[i]);

@@ -160,6 +160,17 @@ static void add_scores(const struct job *j, const struct queries *qs, const stru
     j->a->add_scores(j->w, j->layer, &t);
 }
 
+/* The gate of a prefix's keys (which 0) or values (1), as a factor of the scores or weights
+ * that a span of it has. */
+static void scale_prefix(const struct job *j, const struct queries *qs, const struct span *s,
+                         unsigned which, float *score)
+{
+    if (!s->is_prefix || !j->prefix->gate[which].w)
+        return;
+    for (size_t i = 0; i < qs->n; i++)
+        j->f->k->scale(s->n, j->seq->gate[j->prefix->gate[which].at], score + i * FWD_SPAN_KEYS);
+}
+
 /* score [rows, FWD_SPAN_KEYS] = q k^T and what is added to it. */
 static void make_scores(const struct job *j, const struct queries *qs, const struct span *s,
                         float *score)
@@ -177,6 +188,7 @@ static void make_scores(const struct job *j, const struct queries *qs, const str
         else
             k->dots(qs->n, s->piece[i].n, d, qs->q, qs->ld, s->type, s->piece[i].k, s->ldk, out,
                     FWD_SPAN_KEYS);
+    scale_prefix(j, qs, s, 0, score); /* before what is added: a gate is of the keys */
     if (j->a->add_scores && (!s->is_prefix || j->a->adds_to_prefix))
         add_scores(j, qs, s, score);
 }
@@ -227,17 +239,6 @@ static void weigh(const struct job *j, const struct queries *qs, size_t i, const
     memset(score + to, 0, (s->n - to) * sizeof(float));
 }
 
-/* The gate of a prefix's keys (which 0) or values (1), as a factor of the scores or weights
- * that a span of it has. */
-static void scale_prefix(const struct job *j, const struct queries *qs, const struct span *s,
-                         unsigned which, float *score)
-{
-    if (!s->is_prefix || !j->prefix->gate[which].w)
-        return;
-    for (size_t i = 0; i < qs->n; i++)
-        j->f->k->scale(s->n, j->seq->gate[j->prefix->gate[which].at], score + i * FWD_SPAN_KEYS);
-}
-
 /* One span of keys more for the rows of a pass. */
 static void add_span(const struct job *j, const struct queries *qs, const struct span *s,
                      float *score)
@@ -245,7 +246,6 @@ static void add_span(const struct job *j, const struct queries *qs, const struct
     float *weight = score;
 
     make_scores(j, qs, s, score);
-    scale_prefix(j, qs, s, 0, score);
     for (size_t i = 0; i < qs->n; i++)
         weigh(j, qs, i, s, score + i * FWD_SPAN_KEYS);
     scale_prefix(j, qs, s, 1, score);
