@@ -46,7 +46,7 @@ struct core_err;
     X(COUNT, max_connections, "1024", 1, 65536, "N", "open connections")                           \
     X(SIZE, resident_bytes, "0", 0, 1e15, "SIZE",                                                  \
       "memory for loaded adapters; 0: 1GiB if it fits")                                            \
-    X(SIZE, merged_bytes, "1GiB", 1, 1e15, "SIZE", "memory for merged weights")                    \
+    X(SIZE, merged_bytes, "0", 0, 1e15, "SIZE", "memory for merged weights; 0: 1GiB if it fits")   \
     X(SIZE, store_bytes, "0", 0, 1e18, "SIZE", "disk space of the store; 0 is no limit")           \
     X(SIZE, max_upload_bytes, "256MiB", 1, 1e15, "SIZE", "largest adapter upload")                 \
     X(SIZE, max_body_bytes, "8MiB", 1, 1e12, "SIZE", "largest body of any other request")          \

@@ -19,8 +19,9 @@ static int refuse(const char *param, uint64_t limit, uint64_t n_model, uint64_t 
     return core_err_set_param(
         err, CORE_E_BAD_FIELD, param,
         "the memory limit of the control group is %llu MiB: %llu MiB for the model, %llu MiB of it "
-        "for requests, and %llu MiB that --kv-bytes and --resident-bytes fix do not fit, or leave "
-        "less than %llu MiB for the rest",
+        "for requests, and %llu MiB that --kv-bytes, --resident-bytes and --merged-bytes fix do "
+        "not "
+        "fit, or leave less than %llu MiB for each of the rest",
         (unsigned long long)(limit / mib), (unsigned long long)(n_model / mib),
         (unsigned long long)(limit / RESERVE / mib), (unsigned long long)(fixed / mib),
         (unsigned long long)(share_min / mib));
@@ -34,8 +35,9 @@ static uint64_t least(uint64_t a, uint64_t b)
 int srv_memory_settle(struct srv_config *cfg, uint64_t n_model, bool has_kv,
                       const struct core_memory *memory, struct core_err *err)
 {
-    uint64_t *const part[] = {&cfg->resident_bytes, &cfg->kv_bytes};
-    const size_t n_parts = has_kv ? 2 : 1;
+    uint64_t *const part[] = {&cfg->resident_bytes, &cfg->merged_bytes, &cfg->kv_bytes};
+    static const char *const name[] = {"resident_bytes", "merged_bytes", "kv_bytes"};
+    const size_t n_parts = has_kv ? 3 : 2;
     const uint64_t limit = least(memory->n_limit, memory->n_total);
     const char *param = "model";
     uint64_t fixed = 0, share = share_max, room;
@@ -49,7 +51,7 @@ int srv_memory_settle(struct srv_config *cfg, uint64_t n_model, bool has_kv,
         fixed += *part[i];
         n_open += *part[i] == 0;
         if (*part[i])
-            param = i ? "kv_bytes" : "resident_bytes";
+            param = name[i];
     }
     if (limit) {
         const uint64_t taken = n_model + limit / RESERVE + fixed;
@@ -61,7 +63,7 @@ int srv_memory_settle(struct srv_config *cfg, uint64_t n_model, bool has_kv,
     if (memory->n_limit && (n_model + memory->n_limit / RESERVE + fixed > memory->n_limit ||
                             (n_open && share < share_min)))
         return refuse(param, memory->n_limit, n_model, fixed, err);
-    for (size_t i = 0; i < 2; i++)
+    for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++)
         if (*part[i] == 0)
             *part[i] = share < share_min ? share_min : share;
     return 0;
