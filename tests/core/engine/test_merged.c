@@ -18,12 +18,13 @@ static const float tolerance = 1e-5f;
 static const char *const noisy[] = {"bert-ah-lora-all", "t5-gated-ah-lora-all"};
 static const float noisy_tolerance = 3e-5f;
 
-static float tolerance_of(const struct golden_cell *cell)
+static float tolerance_of(const struct golden_base *g, const struct golden_cell *cell)
 {
     for (size_t i = 0; i < sizeof(noisy) / sizeof(noisy[0]); i++)
         if (strcmp(cell->name, noisy[i]) == 0)
             return noisy_tolerance;
-    return tolerance;
+    /* OpenBLAS chooses kernels by rows: any two of its sums are `tolerance` apart already. */
+    return model_kern(g->model)->level ? tolerance : 2.0f * tolerance;
 }
 
 /* Each kind of base and of weight: encoders, decoders, both; fused modules, transposed rows, a
@@ -130,7 +131,7 @@ static void check_base(struct golden_base *g, unsigned n_merged)
         const struct golden_case *c = g->all[i];
         const bool is_merged = c->cell->delta != own[c->cell - g->cells];
 
-        compare(c, &during[i], &before[i], is_merged ? tolerance_of(c->cell) : same,
+        compare(c, &during[i], &before[i], is_merged ? tolerance_of(g, c->cell) : same,
                 is_merged ? "merged" : "beside merged ones");
     }
     unmerge_all(g, own);
