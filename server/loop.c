@@ -192,7 +192,6 @@ static void on_term(uv_signal_t *sig, int signum)
 static void reread_files(struct srv *s)
 {
     struct core_err err = {0};
-    char words[512];
 
     if (s->auth && auth_reload(s->auth, &err) < 0)
         core_log(CORE_LOG_ERROR, "event=keys error=\"%s\"", err.msg);
@@ -200,12 +199,10 @@ static void reread_files(struct srv *s)
         core_log(CORE_LOG_INFO, "event=keys");
     if (!s->tls)
         return;
-    if (http_tls_reload(s->tls, &err) < 0) {
+    if (http_tls_reload(s->tls, &err) < 0)
         core_log(CORE_LOG_ERROR, "event=tls error=\"%s\"", err.msg);
-        return;
-    }
-    http_tls_words(s->tls, words, sizeof(words));
-    core_log(CORE_LOG_INFO, "event=tls %s", words);
+    else
+        http_tls_log(s->tls);
 }
 
 static void rescan(uv_work_t *work)

@@ -124,15 +124,16 @@ static int check_one(const struct srv_config *cfg, const struct model *m, const 
 static int check_tls(const struct srv_config *cfg, struct core_err *err)
 {
     struct http_tls *tls = NULL;
-    char words[512];
+    char day[16];
     int rc = http_tls_check(cfg, err);
 
     if (rc == 0 && cfg->tls_cert[0])
         rc = http_tls_new(&tls, cfg, err);
     if (!tls)
         return rc;
-    http_tls_words(tls, words, sizeof(words));
-    printf("tls: %s\n", words);
+    http_tls_until(tls, day);
+    printf("tls: %s, valid until %s, client certificates %s\n", cfg->tls_cert, day,
+           cfg->tls_client_ca[0] ? "required" : "off");
     http_tls_free(&tls);
     return rc;
 }

@@ -39,16 +39,6 @@ static void say(enum core_log_level level, const char *event, const char *prefix
     core_log_end(&line);
 }
 
-static void log_tls(const struct srv *s)
-{
-    char words[512];
-
-    if (!s->tls)
-        return;
-    http_tls_words(s->tls, words, sizeof(words));
-    core_log(CORE_LOG_INFO, "event=tls %s", words);
-}
-
 /* What is wrong with the command line itself. */
 static int check_usage(const struct srv_config *cfg, struct core_err *err)
 {
@@ -97,7 +87,8 @@ static int start(struct srv *s, struct core_err *err)
     if (s->cfg.admin_listen[0])
         say(CORE_LOG_INFO, "listening", "admin on", http_admin_url(s->http));
     core_log(CORE_LOG_INFO, "event=start version=%s commit=%s", PEFTD_VERSION, srv_build_commit());
-    log_tls(s);
+    if (s->tls)
+        http_tls_log(s->tls);
     rc = srv_open(s, err);
     if (rc < 0)
         return rc;

@@ -86,8 +86,7 @@ static int read_file(const char *name, const char *path, gnutls_datum_t *out, st
     if (!why)
         why = read_all(fd, out);
     if (!why && out->data && !strcmp(name, "tls_key") && st.st_mode & S_IROTH)
-        core_log(CORE_LOG_WARN, "event=tls warning=\"everybody may read the key\" file=\"%s\"",
-                 path);
+        core_log(CORE_LOG_WARN, "event=tls warning=\"everybody may read the key\" file=%s", path);
     if (fd >= 0)
         close(fd);
     return why ? bad(name, path, strerror(why), err) : 0;
@@ -111,9 +110,7 @@ static void note_validity(struct http_tls_certs *c, gnutls_x509_crt_t crt, const
     c->begins = gnutls_x509_crt_get_activation_time(crt);
     c->ends = gnutls_x509_crt_get_expiration_time(crt);
     if (now < c->begins || now > c->ends)
-        core_log(CORE_LOG_WARN,
-                 "event=tls warning=\"the certificate is not valid today\" "
-                 "file=\"%s\"",
+        core_log(CORE_LOG_WARN, "event=tls warning=\"the certificate is not valid today\" file=%s",
                  path);
 }
 
@@ -267,16 +264,23 @@ static struct http_tls_certs *in_force(struct http_tls *t)
     return c;
 }
 
-void http_tls_words(struct http_tls *t, char *out, size_t n_out)
+void http_tls_until(struct http_tls *t, char day[16])
 {
     struct http_tls_certs *c = in_force(t);
-    struct tm day = {0};
+    struct tm tm = {0};
 
-    gmtime_r(&c->ends, &day);
-    snprintf(out, n_out, "file=\"%s\" until=%04d-%02d-%02d client_certificates=%s",
-             t->cfg->tls_cert, day.tm_year + 1900, day.tm_mon + 1, day.tm_mday,
-             c->needs_client ? "required" : "off");
+    gmtime_r(&c->ends, &tm);
+    strftime(day, 16, "%Y-%m-%d", &tm);
     unref(c);
+}
+
+void http_tls_log(struct http_tls *t)
+{
+    char day[16];
+
+    http_tls_until(t, day);
+    core_log(CORE_LOG_INFO, "event=tls file=%s until=%s client_certificates=%s", t->cfg->tls_cert,
+             day, t->cfg->tls_client_ca[0] ? "required" : "off");
 }
 
 /* ---- sessions ----------------------------------------------------------------------------- */
@@ -306,7 +310,7 @@ static int verify_client(gnutls_session_t s)
     if (rc == 0 && status == 0)
         return 0;
     alert = alert_of(s, rc, status);
-    core_log(CORE_LOG_INFO, "event=tls refused=client reason=\"%s\"", gnutls_alert_get_name(alert));
+    core_log(CORE_LOG_INFO, "event=tls refused=client reason=%s", gnutls_alert_get_name(alert));
     (void)gnutls_alert_send(s, GNUTLS_AL_FATAL, alert);
     return -1;
 }

@@ -42,8 +42,11 @@ void http_tls_free(struct http_tls **t);
 /* Reads them again, for sessions from now on; after an error the old ones are in force. */
 int http_tls_reload(struct http_tls *t, struct core_err *err);
 
-/* "file="cert.pem" until=2027-01-31 client_certificates=off" of what is in force. */
-void http_tls_words(struct http_tls *t, char *out, size_t n_out);
+/* "2027-01-31": the last day of the certificate in force. */
+void http_tls_until(struct http_tls *t, char day[16]);
+/* A line that says what is in force: event=tls file=cert.pem until=2027-01-31
+ * client_certificates=off. */
+void http_tls_log(struct http_tls *t);
 
 /* A gnutls_session_t that has not begun its handshake gets the certificates in force, held until
  * http_tls_leave(), which comes when it has ended. NULL if memory is short: it is to be closed. */
