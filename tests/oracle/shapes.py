@@ -74,7 +74,7 @@ def cells_of(library, family: Family, wanted: tuple) -> list:
     for row in [row for name in wanted for row in rows if row.row == name]:
         for number in range(TASKS_A_METHOD):
             cell = library.cell_of(family, row, kind, *([True] if hasattr(library, "rows") else []))
-            cell.name, cell.lengths = f"{cell.name}-{number + 1}", LENGTHS
+            cell.name, cell.lengths, cell.is_large = f"{cell.name}-{number + 1}", LENGTHS, True
             cell.max_tokens = min(cell.max_tokens, MAX_TOKENS)
             cells.append(cell)
     return cells
