@@ -16,12 +16,10 @@ static void give_blocks(struct engine *e, struct engine_job *job)
 /* Tokens of the input that the model has seen. */
 static size_t n_input_done(const struct engine_job *job)
 {
-    size_t n = job->n_done;
+    const size_t n = job->n_generated || job->n_done > job->n_prompt ? job->n_prompt : job->n_done;
 
-    if (job->source.ids)
-        return job->source.is_done ? job->source.n : 0;
-    if (job->n_generated || n > job->n_prompt)
-        n = job->n_prompt;
+    if (job->source.ids) /* virtual tokens stand in front of it */
+        return job->source.is_done ? job->n_given : 0;
     return n > job->n_soft ? n - job->n_soft : 0;
 }
 

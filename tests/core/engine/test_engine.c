@@ -49,6 +49,13 @@ static void open_gpt2(void)
     open_all("tests/golden/bases/gpt2", &opt);
 }
 
+static void open_t5(void)
+{
+    const struct engine_options opt = {.n_threads = 2, .kv_bytes = 1 << 20};
+
+    open_all("tests/golden/bases/t5", &opt);
+}
+
 /* A step holds one longest input and no more. */
 static void open_bert(void)
 {
@@ -453,6 +460,31 @@ START_TEST(virtual_tokens_take_room_and_are_counted_nowhere)
     engine_stats(engine, &stats);
     ck_assert_uint_eq(stats.n_prompt_tokens, 5);
     ck_assert_uint_eq(stats.n_completion_tokens, 6);
+    engine_job_free(job);
+    delta_free(d);
+}
+END_TEST
+
+START_TEST(virtual_tokens_of_a_source_are_counted_nowhere_either)
+{
+    struct seen s = SEEN_INIT;
+    struct engine_stats stats;
+    struct engine_input in = input(1);
+    struct engine_job *job;
+    struct delta *d = NULL;
+    struct core_err err = {0};
+
+    ck_assert_msg(golden_compile(model, "t5-peft-prompt", &d, &err) == 0, "%s", err.msg);
+    ck_assert_uint_eq(d->n_soft, 5);
+    in.delta = d;
+    in.max_tokens = 4;
+    job = new_job(&in, &s);
+    ck_assert_uint_eq(engine_job_n_prompt(job), 5);
+    ck_assert_int_eq(engine_submit(engine, &job, 1, NULL), 0);
+    wait_done(&s, 1);
+    engine_stats(engine, &stats);
+    ck_assert_uint_eq(stats.n_prompt_tokens, 5);
+    ck_assert_uint_eq(stats.n_completion_tokens, 4);
     engine_job_free(job);
     delta_free(d);
 }
@@ -902,6 +934,7 @@ Suite *engine_suite(void)
     TCase *q = tcase_create("queue"), *p = tcase_create("sampling");
     TCase *n = tcase_create("an encoder"), *v = tcase_create("virtual tokens");
     TCase *l = tcase_create("positions"), *w = tcase_create("windows");
+    TCase *sources = tcase_create("sources");
 
     tcase_add_checked_fixture(q, open_llama, close_all);
     tcase_add_test(q, inputs_that_cannot_run_are_refused_with_their_code);
@@ -930,6 +963,9 @@ Suite *engine_suite(void)
     tcase_add_checked_fixture(v, open_gpt2, close_all);
     tcase_add_test(v, virtual_tokens_take_room_and_are_counted_nowhere);
     suite_add_tcase(s, v);
+    tcase_add_checked_fixture(sources, open_t5, close_all);
+    tcase_add_test(sources, virtual_tokens_of_a_source_are_counted_nowhere_either);
+    suite_add_tcase(s, sources);
     tcase_add_checked_fixture(l, open_xlm_roberta, close_all);
     tcase_add_test(l, an_input_ends_where_the_positions_of_its_task_end);
     suite_add_tcase(s, l);
