@@ -130,7 +130,8 @@ def ask(server: Server) -> list:
         return [f"{server.base.folder.name}: {status} {answer}"]
     wrong = []
     for (task, golden), response in zip(goldens.items(), answer["responses"]):
-        if "output" not in response or difference(golden, response["output"]) > TOLERANCE:
+        limit = max(TOLERANCE, 2 * golden["cases"][-1].get("rounding", 0))  # as tests/parity does
+        if "output" not in response or difference(golden, response["output"]) > limit:
             wrong.append(f"{server.base.folder.name}, {task}: {json.dumps(response)[:200]}")
     print(f"{server.base.family:<12} {server.base.folder.name:<18} {len(goldens)} tasks, {len(wrong)} wrong", flush=True)
     return wrong

@@ -16,6 +16,7 @@ static struct engine *engine;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int n_done;
+static bool is_begun, may_go_on; /* of the job whose first token holds up the engine */
 
 static void open_all(unsigned max_batch_tokens, size_t n_blocks)
 {
@@ -24,6 +25,7 @@ static void open_all(unsigned max_batch_tokens, size_t n_blocks)
     struct core_err err = {0};
 
     n_done = 0;
+    is_begun = may_go_on = false;
     ck_assert_int_eq(model_open(&model, "tests/golden/bases/gpt2", &mo, &err), 0);
     ck_assert_int_eq(delta_base(&base, model, &err), 0);
     ck_assert_int_eq(golden_compile(model, "gpt2-ah-lora-gated", &gated, &err), 0);
@@ -47,7 +49,37 @@ static void on_done(void *arg, struct engine_job *job, const struct core_err *er
     (void)err;
     pthread_mutex_lock(&lock);
     n_done++;
-    pthread_cond_signal(&changed);
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+/* Holds up the engine's thread at the first token until go_on(). */
+static bool on_token(void *arg, const struct engine_token *t)
+{
+    (void)arg;
+    (void)t;
+    pthread_mutex_lock(&lock);
+    is_begun = true;
+    pthread_cond_broadcast(&changed);
+    while (!may_go_on)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
+static void wait_begun(void)
+{
+    pthread_mutex_lock(&lock);
+    while (!is_begun)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
+static void go_on(void)
+{
+    pthread_mutex_lock(&lock);
+    may_go_on = true;
+    pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
 }
 
@@ -63,7 +95,7 @@ static void wait_done(int n)
 static int make_job(struct engine_job **out, const struct delta *d, int i, size_t n,
                     size_t max_tokens, struct core_err *err)
 {
-    const struct engine_callbacks cb = {.done = on_done};
+    const struct engine_callbacks cb = {.done = on_done, .token = d == base ? on_token : NULL};
     int32_t ids[N_WHOLE + 1];
     struct engine_input in = {
         .delta = d, .tokens = ids, .n_tokens = n, .max_tokens = max_tokens, .ignore_eos = true};
@@ -110,7 +142,9 @@ START_TEST(a_prompt_with_gates_goes_before_rows_that_leave_it_no_room)
     for (int i = 0; i < N_JOBS; i++)
         ck_assert_int_eq(make_job(&other[i], base, i, 5, 90, NULL), 0);
     ck_assert_int_eq(engine_submit(engine, other, N_JOBS, NULL), 0);
+    wait_begun();
     ck_assert_int_eq(engine_submit(engine, &job, 1, NULL), 0);
+    go_on();
     wait_done(2 + N_JOBS);
     same_tokens(job, alone);
     for (int i = 0; i < N_JOBS; i++) {
