@@ -514,10 +514,37 @@ static void open_with_blocks(size_t n_blocks)
     most_blocks = most_running = n_preemptions = 0;
 }
 
+/* Of a job that was cancelled, between steps: their time does not count this. */
+static void on_stand_still(void *arg, struct engine_job *j, const struct core_err *err)
+{
+    (void)arg, (void)j, (void)err;
+    atomic_fetch_add(&n_began, 1);
+    while (!atomic_load(&may_go))
+        usleep(1000);
+}
+
+/* The engine stands still until may_go is set, so that what is submitted meanwhile is there at
+ * once. The job is the caller's to free. */
+static struct engine_job *stand_still(void)
+{
+    struct engine_job *first = new_job(3, 2, 1, on_stand_still);
+
+    atomic_store(&may_go, false);
+    atomic_store(&n_began, 0);
+    engine_cancel(engine, first);
+    ck_assert_int_eq(engine_submit(engine, &first, 1, NULL), 0);
+    while (!atomic_load(&n_began))
+        usleep(1000);
+    return first;
+}
+
 static void run_jobs(struct engine_job **j, int n, size_t n_tokens)
 {
+    struct engine_job *first = stand_still();
+
     for (int i = 0; i < n; i++)
         ck_assert_int_eq(engine_submit(engine, &j[i], 1, NULL), 0);
+    atomic_store(&may_go, true);
     while (atomic_load(&n_flood) < n)
         usleep(1000);
     for (int i = 0; i < n; i++) {
@@ -527,6 +554,7 @@ static void run_jobs(struct engine_job **j, int n, size_t n_tokens)
         ck_assert_uint_eq(n_got, n_tokens);
         engine_job_free(j[i]);
     }
+    engine_job_free(first);
     close_all();
 }
 
@@ -600,15 +628,6 @@ START_TEST(a_prompt_that_jobs_share_counts_once)
 }
 END_TEST
 
-/* Of a job that was cancelled, between steps: their time does not count this. */
-static void on_stand_still(void *arg, struct engine_job *j, const struct core_err *err)
-{
-    (void)arg, (void)j, (void)err;
-    atomic_fetch_add(&n_began, 1);
-    while (!atomic_load(&may_go))
-        usleep(1000);
-}
-
 /* A source of 60 tokens goes whole, and half of a step is 48: it has its step all the same. */
 START_TEST(what_goes_whole_goes_while_somebody_asks_for_little)
 {
@@ -617,18 +636,12 @@ START_TEST(what_goes_whole_goes_while_somebody_asks_for_little)
     struct engine_job *flood[3], *lone, *first;
 
     open_with("tests/golden/bases/bart", &opt);
-    atomic_store(&may_go, false);
-    atomic_store(&n_began, 0);
     atomic_store(&n_flood, 0);
     atomic_store(&n_lone, 0);
     for (int i = 0; i < 3; i++)
         flood[i] = new_watched(1, 60, 1, false);
     lone = new_job(2, 2, 60, on_lone);
-    first = new_job(3, 2, 1, on_stand_still);
-    engine_cancel(engine, first);
-    ck_assert_int_eq(engine_submit(engine, &first, 1, NULL), 0);
-    while (!atomic_load(&n_began))
-        usleep(1000);
+    first = stand_still();
     ck_assert_int_eq(engine_submit(engine, &lone, 1, NULL), 0);
     ck_assert_int_eq(engine_submit(engine, flood, 3, NULL), 0);
     atomic_store(&may_go, true);
