@@ -180,6 +180,7 @@ def matrix_methods(family: Family) -> list:
         Method("osf", "osf", "OSFConfig", {"effective_rank": 8, **pair}),
         Method("adamss", "adamss", "AdamssConfig", {"r": 8, "num_subspaces": 2, "subspace_rank": 1, **pair}),
         Method("peanut", "peanut", "PeanutConfig", {"r": 3, **pair}),
+        Method("peanut-deep", "peanut", "PeanutConfig", {"r": 3, "depth": 2, "act_fn": "gelu", "scaling": 0.5, **pair}),
         Method("poly", "poly", "PolyConfig", {"r": 3, "n_tasks": 3, "n_skills": 2, "n_splits": 2, **pair}),
         Method("lily", "lily", "LilyConfig", {"r": 4, **pair}),
     ]
