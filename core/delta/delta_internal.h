@@ -92,6 +92,21 @@ int delta__token_rows(struct delta_builder *b, const struct delta__module *m, co
 int delta__values(struct delta_builder *b, const struct delta__module *m, const char *suffix,
                   const size_t *dim, unsigned n_dims, const float **out);
 
+/* Random matrices that PEFT draws when it loads (peft_seeded.c). *is_seeded: the configuration
+ * says that they were not saved; then g is at projection_prng_key. */
+struct core_torch_random;
+int delta__seeded(struct delta_builder *b, const json_t *config, bool *is_seeded,
+                  struct core_torch_random *g);
+/* The key "r". */
+int delta__rank(struct delta_builder *b, const json_t *config, double dflt, size_t *out);
+/* As wide as the widest of the modules that are found by that suffix, by inputs and by outputs;
+ * CORE_E_ADAPTER_INVALID if there are none, or `rank`, the caller's, is beyond one's. */
+struct delta__widths {
+    size_t rank, n_in, n_out;
+    const struct tensor *t; /* of the first, for messages */
+};
+int delta__widest(struct delta_builder *b, const char *suffix, struct delta__widths *w);
+
 /* A number that differs by module (peft_patterns.c): of the first pattern in the
  * configuration's object `name` that matches the module's path, else dflt. */
 struct delta__by_module {

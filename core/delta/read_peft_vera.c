@@ -6,10 +6,13 @@
  *
  * The vectors are multiplied into B; A is held once for all modules of a width.
  * PVeRA's A and lambda_d have 2 r rows, of which inference takes the first half, the means.
- * Without save_projection the pair is only a seed, which we do not draw from. */
+ * Without save_projection the pair is a seed: A, then B, are drawn by Kaiming's uniform rule as
+ * wide as the widest of the modules. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/torch_random.h"
 #include "core/delta/delta_internal.h"
 
 struct vera {
@@ -75,22 +78,61 @@ static int read_shared(struct delta_builder *b, struct vera *v, char letter,
     snprintf(name, sizeof(name), "base_model.%s_%c", v->name, letter);
     *t = delta__find(b, name, strlen(name), "");
     if (!*t)
-        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "save_projection",
-                                  "tensor %s is not in the file: save the adapter with "
-                                  "save_projection",
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, name,
+                                  "the adapter has no tensor %s, and save_projection is not false",
                                   name);
     if ((*t)->n_dims != 2)
         return delta__misfit(b, *t, "a matrix");
     return delta__floats(b, *t, out);
 }
 
-static int read_all(struct delta_builder *b, struct vera *v, size_t n_halves)
+/* A matrix [n_rows, n_cols] of fan n_cols, drawn. */
+static int draw(struct delta_builder *b, struct core_torch_random *g, const struct tensor *as,
+                const size_t *dim, const struct tensor **t, const float **out)
+{
+    const double bound = sqrt(3.0) * (sqrt(2.0) / sqrt((double)dim[1]));
+    float *value;
+
+    *t = delta__computed(b, as, dim[0], dim[1], &value);
+    if (!*t)
+        return CORE_E_NOMEM;
+    core_torch_uniform(g, (float)-bound, (float)bound, value, dim[0] * dim[1]);
+    *out = value;
+    return 0;
+}
+
+static int draw_pair(struct delta_builder *b, const json_t *config, size_t n_halves,
+                     struct core_torch_random *g, struct vera *v)
+{
+    struct delta__widths w = {0};
+    char suffix[32];
+    int rc = delta__rank(b, config, 256, &w.rank);
+
+    snprintf(suffix, sizeof(suffix), ".%s_lambda_b", v->name);
+    if (rc == 0)
+        rc = delta__widest(b, suffix, &w);
+    if (rc == 0)
+        rc = draw(b, g, w.t, (size_t[]){w.rank * n_halves, w.n_in}, &v->a, &v->A);
+    return rc < 0 ? rc : draw(b, g, w.t, (size_t[]){w.n_out, w.rank}, &v->b, &v->B);
+}
+
+static int read_all(struct delta_builder *b, const json_t *config, struct vera *v, size_t n_halves)
 {
     const struct tensor *cut[DELTA__SHARED_MAX] = {0};
+    struct core_torch_random g;
+    bool is_seeded;
     char suffix[32];
-    int rc = read_shared(b, v, 'A', &v->a, &v->A);
+    int rc = delta__seeded(b, config, &is_seeded, &g);
 
-    if (rc == 0)
+    if (rc < 0)
+        return rc;
+    snprintf(suffix, sizeof(suffix), "base_model.%s_A", v->name);
+    is_seeded = is_seeded && !delta__find(b, suffix, strlen(suffix), "");
+    if (is_seeded)
+        rc = draw_pair(b, config, n_halves, &g, v);
+    else
+        rc = read_shared(b, v, 'A', &v->a, &v->A);
+    if (rc == 0 && !is_seeded)
         rc = read_shared(b, v, 'B', &v->b, &v->B);
     if (rc < 0)
         return rc;
@@ -104,8 +146,7 @@ static int read_all(struct delta_builder *b, struct vera *v, size_t n_halves)
 
 int delta__peft_vera(struct delta_builder *b, const json_t *config)
 {
-    (void)config;
-    return read_all(b, &(struct vera){.name = "vera"}, 1);
+    return read_all(b, config, &(struct vera){.name = "vera"}, 1);
 }
 
 int delta__peft_pvera(struct delta_builder *b, const json_t *config)
@@ -113,5 +154,5 @@ int delta__peft_pvera(struct delta_builder *b, const json_t *config)
     static const char *const option[] = {"sample_at_inference", NULL};
     const int rc = delta__json_refuse(b, config, option);
 
-    return rc < 0 ? rc : read_all(b, &(struct vera){.name = "pvera"}, 2);
+    return rc < 0 ? rc : read_all(b, config, &(struct vera){.name = "pvera"}, 2);
 }

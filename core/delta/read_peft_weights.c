@@ -3,8 +3,7 @@
  *
  *   HIRA      W' = W + W (*) (B A)                                       (Huang et al. 2025)
  *   GLORA     W' = W + W (*) A + B, b' = b + b (*) D + E + W C          (Chavan et al. 2023)
- *   ROAD      W' = R W, b' = R b: outputs turned and scaled in pairs       (Liao et al. 2024)
- *   RANDLORA  W' = W + s Q P, P and Q of fixed random bases            (Albert et al. 2025) */
+ *   ROAD      W' = R W, b' = R b: outputs turned and scaled in pairs       (Liao et al. 2024) */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -236,83 +235,4 @@ int delta__peft_road(struct delta_builder *b, const json_t *config)
                                   "group_size: expected an even number");
     r.group = (size_t)group;
     return delta__each_weight(b, ".road_theta", change_road, &r);
-}
-
-/* ---- RandLoRA ------------------------------------------------------------------------ */
-
-/* The shared bases: of the module, or once for all. */
-static int random_base(struct delta_builder *b, const struct delta__module *m, const char *name,
-                       const struct tensor **t, const float **out)
-{
-    char full[64];
-
-    snprintf(full, sizeof(full), "base_model%s", name);
-    *t = delta__beside(b, m, name);
-    *t = *t ? *t : delta__find(b, full, strlen(full), "");
-    if (!*t)
-        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "save_projection",
-                                  "the random matrices %s are not in the file: save the adapter "
-                                  "with save_projection",
-                                  name + 1);
-    if ((*t)->n_dims != 3)
-        return delta__misfit(b, *t, "three dimensions");
-    return delta__floats(b, *t, out);
-}
-
-static int change_randlora(struct delta_builder *b, const struct delta__module *m, const void *arg,
-                           float *w)
-{
-    const float scale = *(const float *)arg;
-    const size_t n_in = m->p.n_in, n_out = m->p.n_out;
-    const size_t small = n_in < n_out ? n_in : n_out, large = n_in < n_out ? n_out : n_in;
-    const size_t r = m->p.t->n_dims == 2 ? m->p.t->dim[0] : 0, nb = r ? m->p.t->dim[1] : 0;
-    const struct tensor *ta, *tb;
-    const float *lambda, *gamma, *A, *B;
-    float *P;
-    int rc = delta__values(b, m, ".randlora_lambda", (size_t[]){r, nb}, 2, &lambda);
-
-    if (rc == 0)
-        rc = delta__values(b, m, ".randlora_gamma", (size_t[]){nb, small}, 2, &gamma);
-    if (rc == 0)
-        rc = random_base(b, m, ".randlora_A", &ta, &A);
-    if (rc == 0)
-        rc = random_base(b, m, ".randlora_B", &tb, &B);
-    if (rc < 0)
-        return rc;
-    if (ta->dim[0] != r || ta->dim[1] != 1 || ta->dim[2] < small || tb->dim[0] < large ||
-        tb->dim[1] < nb || tb->dim[2] != r || nb > small)
-        return delta__misfit(b, ta, "bases of this rank, as wide as the module");
-    if (!delta__computed(b, m->p.t, r * nb, small, &P))
-        return CORE_E_NOMEM;
-    for (size_t c = 0; c < r * nb; c++)
-        for (size_t i = 0; i < small; i++)
-            P[c * small + i] =
-                scale * lambda[c] * A[c / nb * ta->dim[2] + i] * gamma[c % nb * small + i];
-    for (size_t l = 0; l < large; l++) /* columns of Q count (base, rank), P's (rank, base) */
-        for (size_t c = 0; c < r * nb; c++) {
-            const float q = B[(l * tb->dim[1] + c / r) * r + c % r];
-
-            for (size_t i = 0; i < small; i++)
-                w[small == n_in ? l * n_in + i : i * n_in + l] += q * P[c * small + i];
-        }
-    return 0;
-}
-
-int delta__peft_randlora(struct delta_builder *b, const json_t *config)
-{
-    double alpha, r;
-    float scale;
-    int rc = delta__json_number(b, config, "randlora_alpha", 640, &alpha);
-
-    if (rc == 0)
-        rc = delta__json_number(b, config, "r", 32, &r);
-    if (rc < 0)
-        return rc;
-    scale = (float)(alpha / r);
-    rc = delta__each_weight(b, ".randlora_lambda", change_randlora, &scale);
-    for (size_t i = 0; i < b->tensors.n; i++) /* copies: every module has them too */
-        if (strcmp(b->tensors.t[i].name, "base_model.randlora_A") == 0 ||
-            strcmp(b->tensors.t[i].name, "base_model.randlora_B") == 0)
-            delta__take(b, &b->tensors.t[i]);
-    return rc;
 }

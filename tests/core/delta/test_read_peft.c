@@ -369,7 +369,7 @@ START_TEST(vera_holds_its_random_matrix_once)
                            1e-5f);
     delta_free(d);
     make(&a, "VERA", "", t + 2);
-    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "save_projection");
+    refused(&a, CORE_E_ADAPTER_INVALID, "save_projection");
     drop_adapter(&a);
 }
 END_TEST
