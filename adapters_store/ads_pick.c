@@ -9,10 +9,11 @@
 #include "core/base/err.h"
 #include "core/base/utf8.h"
 
-enum role { OTHER, KEPT, MARK, MODEL, TRAINER, ARCHIVE };
+enum role { OTHER, KEPT, MARK, GGUF, MODEL, TRAINER, ARCHIVE };
 
 /* What files are, by their name. KEPT and MARK are those that core/delta reads, or
- * refuses by name; a MARK makes its folder an adapter's. The first match counts. */
+ * refuses by name; a MARK makes its folder an adapter's. A GGUF is kept, as gguf_name, where
+ * there is no MARK. The first match counts. */
 static const struct {
     const char *name; /* or a pattern, for what is not kept */
     enum role role;
@@ -43,7 +44,7 @@ static const struct {
     {"pytorch_model-*-of-*.bin", MODEL},
     {"tf_model.h5", MODEL},
     {"flax_model.msgpack", MODEL},
-    {"*.gguf", MODEL},
+    {"*.gguf", GGUF},
     {"optimizer.pt", TRAINER},
     {"optimizer.bin", TRAINER},
     {"scheduler.pt", TRAINER},
@@ -58,6 +59,9 @@ static const struct {
     {"*.7z", ARCHIVE},
     {"*.rar", ARCHIVE},
 };
+
+/* What core/delta calls llama.cpp's LoRA. */
+static const char gguf_name[] = "adapter.gguf";
 
 static enum role role_of(const char *name)
 {
@@ -76,7 +80,8 @@ bool ads_pick_keeps(const char *name)
 {
     const size_t n = strspn(name, "0123456789");
 
-    return is_kept(role_of(n && name[n] == '.' ? name + n + 1 : name));
+    return strcmp(name, gguf_name) == 0 ||
+           is_kept(role_of(n && name[n] == '.' ? name + n + 1 : name));
 }
 
 /* ---- folders ------------------------------------------------------------------------- */
@@ -153,6 +158,27 @@ static int find_folder(const struct core_file *file, size_t n, struct folder *fo
     return 0;
 }
 
+/* The folder of the one .gguf, if there is one. */
+static int find_gguf(const struct core_file *file, size_t n, struct folder *folder, bool *is_gguf,
+                     struct core_err *err)
+{
+    const char *first = NULL;
+
+    for (size_t i = 0; i < n; i++) {
+        if (role_of(base_of(file[i].name)) != GGUF)
+            continue;
+        if (first)
+            return core_err_set_param(err, CORE_E_ADAPTER_INVALID, "file",
+                                      "the upload holds several files of GGUF, '%.100s' and "
+                                      "'%.100s': send one of them, each task has its own upload",
+                                      first, file[i].name);
+        first = file[i].name;
+        *folder = folder_of(first);
+    }
+    *is_gguf = first != NULL;
+    return 0;
+}
+
 /* ---- what is no adapter ----------------------------------------------------------------- */
 
 static const char *first_of(const struct core_file *file, size_t n, enum role role)
@@ -165,12 +191,6 @@ static const char *first_of(const struct core_file *file, size_t n, enum role ro
 
 static int whole_model(const char *name, struct core_err *err)
 {
-    if (fnmatch("*.gguf", name, 0) == 0)
-        return core_err_set_param(
-            err, CORE_E_ADAPTER_UNSUPPORTED, name,
-            "%.128s: of GGUF only whole models are read, with --model; upload "
-            "the adapter as PEFT or AdapterHub saved it",
-            name);
     return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, name,
                               "%.128s belongs to a whole model, not to an adapter: serve that with "
                               "--model, or upload the adapter alone (PEFT: save_pretrained() of "
@@ -180,7 +200,7 @@ static int whole_model(const char *name, struct core_err *err)
 
 #define EXPECTED                                                                           \
     "expected adapter_config.json and the weights beside it, as PEFT or AdapterHub saved " \
-    "them, or delta.json and delta.safetensors"
+    "them, delta.json and delta.safetensors, or llama.cpp's LoRA as one .gguf"
 
 static int no_adapter(const struct core_file *file, size_t n, struct core_err *err)
 {
@@ -235,7 +255,7 @@ static bool is_in(const struct core_file *file, size_t n, struct folder folder, 
 
 static int keep(struct ads_pick *p, const struct core_file *f, struct core_err *err)
 {
-    const char *base = base_of(f->name);
+    const char *base = role_of(base_of(f->name)) == GGUF ? gguf_name : base_of(f->name);
 
     if (core_file_find(p->file, p->n, base))
         return core_err_set_param(err, CORE_E_BAD_FIELD, "file", "file %s is there twice", base);
@@ -333,16 +353,26 @@ static int pick_setup(struct ads_pick *p, const struct core_file *file, size_t n
     return rc;
 }
 
+/* Beside a .gguf only task.json says anything. */
+static bool is_wanted(const char *base, bool is_gguf)
+{
+    return is_gguf ? role_of(base) == GGUF || strcmp(base, "task.json") == 0
+                   : is_kept(role_of(base));
+}
+
 int ads_pick(struct ads_pick *p, const struct core_file *file, size_t n, struct core_err *err)
 {
     struct ads_pick got = {0};
     struct folder folder = {"", 0};
-    bool has_folder = false;
+    bool has_folder = false, is_gguf = false;
     const bool is_setup = find_setup(file, n, &folder);
     int rc = is_setup ? 0 : find_folder(file, n, &folder, &has_folder, err);
 
     if (rc == 0 && !is_setup && !has_folder && first_of(file, n, MODEL))
         rc = whole_model(first_of(file, n, MODEL), err);
+    if (rc == 0 && !is_setup && !has_folder)
+        rc = find_gguf(file, n, &folder, &is_gguf, err);
+    has_folder |= is_gguf;
     core_buf_str(&got.ignored, "[");
     if (is_setup)
         rc = pick_setup(&got, file, n, folder, err);
@@ -350,8 +380,8 @@ int ads_pick(struct ads_pick *p, const struct core_file *file, size_t n, struct 
         const char *base = base_of(file[i].name);
         const struct folder f = folder_of(file[i].name);
 
-        if (is_kept(role_of(base)) && (!has_folder || is_same(f, folder) ||
-                                       (is_above(f, folder) && !is_in(file, n, folder, base))))
+        if (is_wanted(base, is_gguf) && (!has_folder || is_same(f, folder) ||
+                                         (is_above(f, folder) && !is_in(file, n, folder, base))))
             rc = keep(&got, &file[i], err);
         else
             add_ignored(&got.ignored, file[i].name);

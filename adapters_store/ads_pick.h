@@ -33,6 +33,8 @@ struct ads_pick {
  * checkpoint-N beside or below a finished adapter does not count. What that folder lacks
  * may stand in a folder above it (a task.json at the top); what stands elsewhere is
  * ignored. Without such a file in any folder, folders do not matter.
+ * Where no folder has one, a single NAME.gguf is an adapter, kept as adapter.gguf with its
+ * task.json.
  * A setup of AdapterHub is a folder with adapter_setup.json and, below it, one for each
  * adapter, fusion and head. These folders are numbered in the order of their names, and
  * "b/adapter_config.json" becomes "1.adapter_config.json": configurations say their name.

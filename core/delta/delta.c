@@ -30,6 +30,8 @@ static int refuse_files(struct delta_builder *b)
 static int read_known(struct delta_builder *b, const json_t *library, const json_t *own,
                       const json_t *setup)
 {
+    const struct core_file *gguf = core_file_find(b->file, b->n_files, DELTA__GGUF_LORA);
+
     if (own && library)
         return core_err_set(b->err, CORE_E_ADAPTER_INVALID,
                             "both delta.json and adapter_config.json: which one is it?");
@@ -49,6 +51,8 @@ static int read_known(struct delta_builder *b, const json_t *library, const json
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "adapter_config.json",
                                   "adapter_config.json: neither peft_type nor config: "
                                   "of which library is it?");
+    if (gguf)
+        return delta__read_gguf_lora(b, gguf);
     return core_err_set(b->err, CORE_E_ADAPTER_INVALID,
                         "no adapter_config.json and no delta.json among the files");
 }

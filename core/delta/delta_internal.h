@@ -9,6 +9,9 @@ int delta__read_peft(struct delta_builder *b, const json_t *config);
 int delta__read_adapterhub(struct delta_builder *b, const json_t *config);
 int delta__read_setup(struct delta_builder *b, const json_t *setup);
 int delta__read_own(struct delta_builder *b, const json_t *config);
+/* llama.cpp's LoRA: one GGUF file, which has this name among an adapter's files. */
+#define DELTA__GGUF_LORA "adapter.gguf"
+int delta__read_gguf_lora(struct delta_builder *b, const struct core_file *f);
 /* Into b->made_for, after a reader: the base that the files name, if it is not this one. */
 int delta__note_base(struct delta_builder *b, const json_t *library, const json_t *own);
 /* task.json, if there is one, over what the reader said. */

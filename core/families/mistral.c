@@ -34,6 +34,8 @@ static void forward(struct fwd_walk *w)
 
 const struct model_arch family__mistral = {
     .name = "mistral",
+    .gguf_of = "llama",
+    .is_permuted = true,
     .base_prefix = "model.",
     .span_prefix = "transformer.",
     .dflt = {.n_kv_heads = 8},

@@ -90,6 +90,7 @@ struct model_facts {
 struct model_arch {
     const char *name;        /* model_type in config.json */
     const char *gguf;        /* general.architecture in GGUF, or NULL: no such files */
+    const char *gguf_of;     /* or another family's, under which converters write its files */
     bool is_permuted;        /* GGUF stores the rows of each head of q and k interleaved */
     const char *base_prefix; /* "bert.", "model.": may stand before a path */
     const char *span_prefix; /* the same in the class that answers with spans; NULL: no other */

@@ -320,6 +320,14 @@ void model_module(const struct model *m, const char *path, size_t n, struct mode
  * module that PEFT can wrap: path without ".adapters.NAME...". */
 void model_join(const struct model *m, const char *path, size_t n, struct model_module *out);
 
+/* The same for a tensor of llama.cpp's GGUF, without ".weight": "blk.0.attn_q". */
+void model_gguf_module(const struct model *m, const char *name, size_t n, struct model_module *out);
+/* general.architecture of GGUF files that converters write of this family; NULL: none. */
+const char *model_gguf_name(const struct model *m);
+/* Which row of such a file is output `row` of the site: another one where the rows of each
+ * head of q and k are interleaved. */
+size_t model_gguf_row(const struct model *m, site_id s, size_t row);
+
 /* The sites whose weight is the parameter of this module, where one matrix serves several: the
  * token embeddings of all stacks, and a tied output head. 0 unless the path is one of its
  * names ("shared", "encoder.embed_tokens", a tied "lm_head"). */

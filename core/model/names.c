@@ -139,8 +139,20 @@ static bool strip(const char *prefix, const char **path, size_t *n)
     return true;
 }
 
+/* By what names a path calls its site. */
+enum naming { BY_MODULE, BY_JOIN, BY_GGUF };
+
+static const char *pattern_of(const struct arch_site *s, enum naming by)
+{
+    const bool joins = site_kind_class(s->kind) == SITE_CLASS_JOIN;
+
+    if (by == BY_GGUF)
+        return s->gguf;
+    return joins == (by == BY_JOIN) ? s->hf : NULL;
+}
+
 /* The parts that the path names, without the base prefix. */
-static void match(const struct model *m, const char *path, size_t n, bool is_join,
+static void match(const struct model *m, const char *path, size_t n, enum naming by,
                   struct model_module *out)
 {
     unsigned layer;
@@ -148,10 +160,9 @@ static void match(const struct model *m, const char *path, size_t n, bool is_joi
     for (size_t i = 0; i < m->arch->n_sites && out->n_parts < MODEL_PARTS_MAX; i++) {
         const struct arch_site *s = &m->arch->site[i];
         const struct model_stack *stack = &m->config.stack[s->stack];
-        const bool joins = site_kind_class(s->kind) == SITE_CLASS_JOIN;
+        const char *pattern = pattern_of(s, by);
 
-        if (joins != is_join || !s->hf || !path_matches(s->hf, path, n, &layer) ||
-            layer >= stack->n_layers)
+        if (!pattern || !path_matches(pattern, path, n, &layer) || layer >= stack->n_layers)
             continue;
         out->site[out->n_parts] = site_make(stack->first_layer + layer, s->kind);
         out->row0[out->n_parts++] = model__row0(m, s);
@@ -163,14 +174,14 @@ static void match(const struct model *m, const char *path, size_t n, bool is_joi
     }
 }
 
-static void find(const struct model *m, const char *path, size_t n, bool is_join,
+static void find(const struct model *m, const char *path, size_t n, enum naming by,
                  struct model_module *out)
 {
     *out = (struct model_module){0};
-    match(m, path, n, is_join, out);
-    if (!out->n_parts &&
+    match(m, path, n, by, out);
+    if (!out->n_parts && by != BY_GGUF &&
         (strip(m->arch->base_prefix, &path, &n) || strip(m->arch->span_prefix, &path, &n)))
-        match(m, path, n, is_join, out);
+        match(m, path, n, by, out);
     for (unsigned i = 0; i < out->n_parts; i++)
         if (m->site[out->site[i]].n_out == 0)
             out->n_parts = 0; /* a site that need not be there, and is not */
@@ -178,12 +189,22 @@ static void find(const struct model *m, const char *path, size_t n, bool is_join
 
 void model_module(const struct model *m, const char *path, size_t n, struct model_module *out)
 {
-    find(m, path, n, false, out);
+    find(m, path, n, BY_MODULE, out);
 }
 
 void model_join(const struct model *m, const char *path, size_t n, struct model_module *out)
 {
-    find(m, path, n, true, out);
+    find(m, path, n, BY_JOIN, out);
+}
+
+void model_gguf_module(const struct model *m, const char *name, size_t n, struct model_module *out)
+{
+    find(m, name, n, BY_GGUF, out);
+}
+
+const char *model_gguf_name(const struct model *m)
+{
+    return m->arch->gguf ? m->arch->gguf : m->arch->gguf_of;
 }
 
 static bool is_named(const char *known, const char *path, size_t n)
@@ -277,6 +298,15 @@ static size_t permuted(const struct model_config *c, size_t row)
     const size_t d = c->d_head, i = row % d;
 
     return row - i + (i < d / 2 ? 2 * i : 2 * (i - d / 2) + 1);
+}
+
+size_t model_gguf_row(const struct model *m, site_id s, size_t row)
+{
+    const enum site_kind kind = site_kind_of(s);
+
+    if (!m->arch->is_permuted || m->config.d_head % 2 || (kind != SITE_Q && kind != SITE_K))
+        return row;
+    return permuted(&m->config, row);
 }
 
 void model_weight_row(const struct model *m, site_id s, size_t row, float *out)

@@ -426,6 +426,11 @@ static bool load_float(enum value_type type, const uint8_t *p, double *out)
     return type == V_F32 || type == V_F64;
 }
 
+bool gguf_has(const struct gguf *g, const char *key)
+{
+    return find(g, key, false) || find(g, key, true);
+}
+
 bool gguf_get_u64(const struct gguf *g, const char *key, uint64_t *out)
 {
     const struct key_value *kv = find(g, key, false);

@@ -68,6 +68,7 @@ struct gguf_str {
     const char *p; /* borrowed from the file, not 0-terminated */
     size_t n;
 };
+bool gguf_has(const struct gguf *g, const char *key); /* of whatever type */
 bool gguf_get_u64(const struct gguf *g, const char *key, uint64_t *out);
 bool gguf_get_f64(const struct gguf *g, const char *key, double *out); /* f32 or f64 */
 bool gguf_get_bool(const struct gguf *g, const char *key, bool *out);

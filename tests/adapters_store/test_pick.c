@@ -93,7 +93,8 @@ static const struct {
      CORE_E_ADAPTER_UNSUPPORTED,
      {"pytorch_model.bin", "whole model", "PEFT"}},
     {"config.json,model-00001-of-00002.safetensors", CORE_E_ADAPTER_UNSUPPORTED, {"whole model"}},
-    {"llama.gguf", CORE_E_ADAPTER_UNSUPPORTED, {"llama.gguf", "of GGUF only whole models"}},
+    {"a.gguf,task.json,b.gguf", CORE_E_ADAPTER_INVALID, {"several", "'a.gguf'", "'b.gguf'"}},
+    {"a.gguf,model.safetensors", CORE_E_ADAPTER_UNSUPPORTED, {"whole model"}},
     {"a/adapter_config.json,b/adapter_config.json",
      CORE_E_ADAPTER_INVALID,
      {"several adapters", "'a/'", "'b/'"}},
@@ -161,6 +162,18 @@ START_TEST(what_the_readers_read_is_kept)
 }
 END_TEST
 
+START_TEST(a_lora_of_llama_cpp_is_kept_under_one_name)
+{
+    assert_picked("my lora.gguf", "adapter.gguf", "[]");
+    assert_picked("task.json,a/lora-f16.gguf,a/README.md,a/adapter_model.safetensors",
+                  "task.json,adapter.gguf", "[\"a/README.md\", \"a/adapter_model.safetensors\"]");
+    /* beside PEFT's own files it is a conversion of them */
+    assert_picked(PEFT ",lora.gguf", PEFT, "[\"lora.gguf\"]");
+    ck_assert(ads_pick_keeps("adapter.gguf"));
+    ck_assert(!ads_pick_keeps("lora.gguf"));
+}
+END_TEST
+
 START_TEST(folders_of_a_setup_are_numbered)
 {
     assert_picked("s/adapter_setup.json,s/b/adapter_config.json,s/b/pytorch_adapter.bin,"
@@ -211,6 +224,7 @@ Suite *pick_suite(void)
     tcase_add_test(t, the_adapters_folder_is_found);
     tcase_add_loop_test(t, what_is_no_adapter_is_named, 0, sizeof(bad) / sizeof(bad[0]));
     tcase_add_test(t, what_the_readers_read_is_kept);
+    tcase_add_test(t, a_lora_of_llama_cpp_is_kept_under_one_name);
     tcase_add_test(t, folders_of_a_setup_are_numbered);
     tcase_add_loop_test(t, picking_survives_every_allocation_failure, 0, 2);
     suite_add_tcase(s, t);

@@ -21,7 +21,7 @@ static const char *const names[] = {
     "head_config.json",       "model_head.safetensors",
     "pytorch_model_head.bin", "delta.json",
     "delta.safetensors",      "adapter_fusion_config.json",
-    "adapter_interface.json",
+    "adapter_interface.json", "adapter.gguf",
 };
 enum { N_NAMES = sizeof(names) / sizeof(names[0]) };
 

@@ -45,6 +45,11 @@ def whole_model(base="bert"):
     return found
 
 
+def whole_gguf():
+    with open(os.path.join(GOLDEN, "bases", "gpt2.gguf"), "rb") as f:
+        return {"gpt2.gguf": f.read()}
+
+
 def without(files, *names):
     return {name: data for name, data in files.items() if name not in names}
 
@@ -72,7 +77,8 @@ def cases(s):
         "a zip of the folder, as a file of a form": form({"adapter.zip": zipped(lora())}),
         "two adapters in one tar": body(tar({**below("a", lora()), **below("b", lora("bert-peft-lora-bin"))})),
         "a merged or full checkpoint: `config.json`, `model.safetensors`": form(whole_model()),
-        "a LoRA as GGUF, for llama.cpp": form({"lora.gguf": b"GGUF"}),
+        "llama.cpp's LoRA, one `.gguf`, to BERT": form({"lora.gguf": adapter_files("llama-gguf-lora")["adapter.gguf"]}),
+        "a whole model as GGUF": form(whole_gguf()),
         "`adapter_config.json` alone": form(without(lora(), "adapter_model.safetensors")),
         "`adapter_model.safetensors` alone": form(without(lora(), "adapter_config.json")),
         "weights cut off in the middle of a download": form({**lora(), "adapter_model.safetensors": lora()["adapter_model.safetensors"][:5000]}),
