@@ -35,6 +35,7 @@ static const struct {
     {"model_head.safetensors", KEPT},
     {"pytorch_model_head.bin", KEPT},
     {"delta.safetensors", KEPT},
+    {"delta.bin", KEPT}, /* what microsoft/LoRA saved */
     {"task.json", KEPT},
     {"model.safetensors", MODEL},
     {"model.safetensors.index.json", MODEL},

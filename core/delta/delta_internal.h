@@ -9,6 +9,9 @@ int delta__read_peft(struct delta_builder *b, const json_t *config);
 int delta__read_adapterhub(struct delta_builder *b, const json_t *config);
 int delta__read_setup(struct delta_builder *b, const json_t *setup);
 int delta__read_own(struct delta_builder *b, const json_t *config);
+/* microsoft/LoRA's pairs among the tensors of a delta.json; a name of one of them. */
+int delta__read_loralib(struct delta_builder *b, const json_t *config);
+bool delta__is_loralib(const char *name);
 /* llama.cpp's LoRA: one GGUF file, which has this name among an adapter's files. */
 #define DELTA__GGUF_LORA "adapter.gguf"
 int delta__read_gguf_lora(struct delta_builder *b, const struct core_file *f);

@@ -1,10 +1,11 @@
 /* core/delta/read_own.c - our own format, for methods that no library saves (BitFit,
- * diff pruning, FishMask): delta.json and delta.safetensors (docs/formats.md).
+ * diff pruning, FishMask): delta.json and delta.safetensors or .bin (docs/formats.md).
  *
  * Tensors have Hugging Face parameter names. A plain name holds the trained values
  * (with "add": true, the difference to the base's); `<param>#idx` and `<param>#val`
  * hold positions in the flattened parameter and the differences there; `<param>#down`
- * and `<param>#up` a difference of low rank; `<param>#delta` the whole difference. */
+ * and `<param>#up` a difference of low rank; `<param>#delta` the whole difference.
+ * microsoft/LoRA's pairs: read_loralib.c. */
 #include <stdio.h>
 #include <string.h>
 
@@ -45,15 +46,21 @@ static int check_base(struct delta_builder *b, const json_t *config)
 
 static int check_keys(struct delta_builder *b, const json_t *config)
 {
+    static const char *const known[] = {"method", "base", "add", "alpha", "r", "enable_lora"};
+    const size_t n = sizeof(known) / sizeof(known[0]);
     const char *key;
     json_t *v;
 
-    json_object_foreach((json_t *)config, key,
-                        v) if (strcmp(key, "method") != 0 && strcmp(key, "base") != 0 &&
-                               strcmp(key, "add") !=
-                                   0) return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, key,
-                                                                "delta.json: unknown key '%.80s'",
-                                                                key);
+    json_object_foreach((json_t *)config, key, v)
+    {
+        size_t i = 0;
+
+        while (i < n && strcmp(key, known[i]) != 0)
+            i++;
+        if (i == n)
+            return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, key,
+                                      "delta.json: unknown key '%.80s'", key);
+    }
     return 0;
 }
 
@@ -207,9 +214,9 @@ int delta__read_own(struct delta_builder *b, const json_t *config)
     if (rc == 0)
         rc = delta__json_bool(b, config, "add", false, &is_add);
     if (rc == 0)
-        rc = delta__load(b, "delta.safetensors", NULL, &is_found);
+        rc = delta__load(b, "delta.safetensors", "delta.bin", &is_found);
     if (rc == 0 && !is_found)
-        rc = core_err_set(b->err, CORE_E_ADAPTER_INVALID, "no delta.safetensors");
+        rc = core_err_set(b->err, CORE_E_ADAPTER_INVALID, "no delta.safetensors and no delta.bin");
     if (rc == 0)
         rc = delta__tensors_ready(b);
     b->has_own_lm_head = true;
@@ -217,6 +224,8 @@ int delta__read_own(struct delta_builder *b, const json_t *config)
         const struct tensor *t = &b->tensors.t[i];
         const char *mark = strrchr(t->name, '#');
 
+        if (!mark && delta__is_loralib(t->name))
+            continue;
         if (!mark)
             rc = delta__add_parameter(b, t, t->name, is_add);
         else if (strcmp(mark, "#idx") == 0)
@@ -226,6 +235,8 @@ int delta__read_own(struct delta_builder *b, const json_t *config)
         else if (strcmp(mark, "#delta") == 0)
             rc = add_dense(b, t, (size_t)(mark - t->name));
     }
+    if (rc == 0)
+        rc = delta__read_loralib(b, config);
     /* The format's rule: a classifier answers for the whole input unless task.json says
      * tagging. */
     if (rc == 0 && b->plan.n_params)

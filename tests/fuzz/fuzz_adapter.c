@@ -15,13 +15,21 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char *const names[] = {
-    "adapter_config.json",    "adapter_model.safetensors",
-    "adapter_model.bin",      "task.json",
-    "adapter.safetensors",    "pytorch_adapter.bin",
-    "head_config.json",       "model_head.safetensors",
-    "pytorch_model_head.bin", "delta.json",
-    "delta.safetensors",      "adapter_fusion_config.json",
-    "adapter_interface.json", "adapter.gguf",
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+    "task.json",
+    "adapter.safetensors",
+    "pytorch_adapter.bin",
+    "head_config.json",
+    "model_head.safetensors",
+    "pytorch_model_head.bin",
+    "delta.json",
+    "delta.safetensors",
+    "adapter_fusion_config.json",
+    "adapter_interface.json",
+    "adapter.gguf",
+    "delta.bin",
 };
 enum { N_NAMES = sizeof(names) / sizeof(names[0]) };
 
