@@ -8,6 +8,7 @@
  * them; turned if the outputs are fewer than the inputs.
  * Without save_projection the bases are a seed: uniform numbers of bfloat16, or with `sparse`
  * and `very_sparse` -1, 0 and 1 of uniform ones; then divided by their standard deviation. */
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -200,6 +201,7 @@ static int draw_all(struct delta_builder *b, const json_t *config, struct core_t
         rc = delta__widest(b, ".randlora_lambda", &w);
     if (rc < 0)
         return rc;
+    assert(w.rank > 0); /* delta__rank() */
     s.r = w.rank;
     s.small = w.n_in < w.n_out ? w.n_in : w.n_out;
     s.large = w.n_in < w.n_out ? w.n_out : w.n_in;
