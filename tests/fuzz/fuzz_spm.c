@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
             abort();
         return 0;
     }
-    tok_use(tok);
+    tok_use(tok, tok_n_vocab(tok));
     tok_close(&tok);
     return 0;
 }

@@ -36,8 +36,8 @@ static void tok_use_stream(const struct tok *tok, const struct tok_encoding *e)
     tok_stream_free(s);
 }
 
-/* Alone, and as a pair under a limit. */
-static void tok_use(const struct tok *tok)
+/* Alone, and as a pair under a limit. Ids stay below n_ids. */
+static void tok_use(const struct tok *tok, size_t n_ids)
 {
     const struct tok_encode_options opt = {.n_max = 40};
     const size_t n_chars = core_utf8_count(tok_text, sizeof(tok_text) - 1);
@@ -54,7 +54,7 @@ static void tok_use(const struct tok *tok)
         }
         for (size_t i = 0; i < e.n; i++)
             if (e.start[i] > e.end[i] || e.end[i] > n_chars || e.ids[i] < 0 ||
-                (size_t)e.ids[i] >= tok_n_vocab(tok))
+                (size_t)e.ids[i] >= n_ids)
                 abort();
         if (tok_decode(tok, e.ids, e.n, pair, &back, NULL) == 0)
             core_free(back);
