@@ -1,14 +1,17 @@
 /* bench/bench_engine.c - the engine without HTTP, text and store: what the kernels and
  * the step give. Streams of token ids, one adapter folder each (round robin).
  *
- *   bench_engine MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]
+ *   bench_engine [-t THREADS] [-p exact|bf16|int8] [-r RUNS] MODEL N_STREAMS N_PROMPT N_OUT
+ *                [ADAPTER...]
  *
- * Prints tokens/s out (decoder) or sequences/s (encoder), three runs. */
+ * Prints tokens/s out (decoder) or sequences/s (encoder) of three runs, and what part of the
+ * workers' time went by at meetings. */
 #include <dirent.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/base/err.h"
 #include "core/base/lock.h"
@@ -99,35 +102,82 @@ static double run(struct engine *e, struct delta *const *delta, size_t n_deltas,
     return seconds;
 }
 
+struct settings {
+    struct model_options model;
+    struct engine_options engine;
+    int n_runs;
+};
+
+/* Reads what stands in front of MODEL; false if it is unknown. */
+static bool settings_read(struct settings *s, int argc, char **argv)
+{
+    static const char *const precision[] = {
+        [GEMM_EXACT] = "exact", [GEMM_BF16] = "bf16", [GEMM_INT8] = "int8"};
+    int c;
+
+    *s = (struct settings){.model.levels = kern_cpu_levels(), .n_runs = 3};
+    while ((c = getopt(argc, argv, "+t:p:r:")) != -1) {
+        int p = 0;
+
+        if (c == 't')
+            s->engine.n_threads = (unsigned)strtoul(optarg, NULL, 10);
+        else if (c == 'r')
+            s->n_runs = (int)strtol(optarg, NULL, 10);
+        else if (c != 'p')
+            return false;
+        while (c == 'p' && p <= GEMM_INT8 && strcmp(optarg, precision[p]))
+            p++;
+        if (p > GEMM_INT8)
+            return false;
+        if (c == 'p')
+            s->model.precision = (enum gemm_precision)p;
+    }
+    return argc - optind >= 4;
+}
+
+static void print(const struct model *m, double seconds, size_t n_streams, unsigned n_out,
+                  const struct engine_stats *a, const struct engine_stats *b)
+{
+    const double ran = b->worker_seconds - a->worker_seconds;
+    const double waited = b->meeting_seconds - a->meeting_seconds;
+    const bool is_causal = model_last_stack(model_config(m))->is_causal;
+
+    printf("%.3f s  %.1f %s/s  %.1f %% of workers' time at meetings\n", seconds,
+           (double)(is_causal ? n_streams * n_out : n_streams) / seconds,
+           is_causal ? "tokens" : "sequences", 100.0 * waited / ran);
+}
+
 int main(int argc, char **argv)
 {
-    const struct model_options mo = {.levels = kern_cpu_levels()};
-    const struct engine_options eo = {0};
+    struct settings set;
+    struct engine_stats before, after;
     struct core_err err = {0};
     struct model *m = NULL;
     struct engine *e = NULL;
     struct delta *delta[1024];
     size_t n_deltas = 0;
 
-    if (argc < 5) {
-        fprintf(stderr, "usage: bench_engine MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]\n");
+    if (!settings_read(&set, argc, argv)) {
+        fprintf(stderr, "usage: bench_engine [-t THREADS] [-p exact|bf16|int8] [-r RUNS] MODEL "
+                        "N_STREAMS N_PROMPT N_OUT [ADAPTER...]\n");
         return 2;
     }
-    const size_t n_streams = strtoul(argv[2], NULL, 10), n_prompt = strtoul(argv[3], NULL, 10);
-    const unsigned n_out = (unsigned)strtoul(argv[4], NULL, 10);
-    if (model_open(&m, argv[1], &mo, &err) < 0 || engine_new(&e, m, &eo, &err) < 0)
-        die(argv[1], &err);
-    for (int i = 5; i < argc && n_deltas < 1024; i++)
+    argv += optind;
+    argc -= optind;
+    const size_t n_streams = strtoul(argv[1], NULL, 10), n_prompt = strtoul(argv[2], NULL, 10);
+    const unsigned n_out = (unsigned)strtoul(argv[3], NULL, 10);
+    if (model_open(&m, argv[0], &set.model, &err) < 0 || engine_new(&e, m, &set.engine, &err) < 0)
+        die(argv[0], &err);
+    for (int i = 4; i < argc && n_deltas < 1024; i++)
         delta[n_deltas++] = load(m, argv[i]);
     if (n_deltas == 0 && delta_base(&delta[n_deltas++], m, &err) < 0)
         die("base", &err);
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < set.n_runs; k++) {
+        engine_stats(e, &before);
         const double s = run(e, delta, n_deltas, n_streams, n_prompt, n_out);
 
-        if (model_last_stack(model_config(m))->is_causal)
-            printf("%.3f s  %.1f tokens/s out\n", s, (double)(n_streams * n_out) / s);
-        else
-            printf("%.3f s  %.1f sequences/s\n", s, (double)n_streams / s);
+        engine_stats(e, &after);
+        print(m, s, n_streams, n_out, &before, &after);
     }
     engine_free(&e);
     for (size_t i = 0; i < n_deltas; i++)

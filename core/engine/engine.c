@@ -293,10 +293,15 @@ void engine_drain(struct engine *e)
 
 void engine_stats(struct engine *e, struct engine_stats *out)
 {
+    struct pool_stats pool;
+
+    pool_stats(e->pool, &pool);
     core_lock(&e->synced_data.lock);
     *out = e->synced_data.stats;
     out->n_waiting = e->synced_data.n_waiting;
     core_unlock(&e->synced_data.lock);
+    out->worker_seconds = 1e-9 * (double)pool.ns_ran * pool_size(e->pool);
+    out->meeting_seconds = 1e-9 * (double)pool.ns_waited;
 }
 
 unsigned engine_context_max(const struct engine *e)

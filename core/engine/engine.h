@@ -165,6 +165,8 @@ struct engine_stats {
     uint64_t n_waiting, n_running;
     uint64_t n_steps, n_rows, n_segments; /* totals */
     double step_seconds;
+    double worker_seconds;                             /* of all workers inside of steps */
+    double meeting_seconds;                            /* of these, waiting for each other */
     uint64_t step_seconds_bucket[ENGINE_STEP_BUCKETS]; /* <= 1 ms * 2^i, last = rest */
     uint64_t step_rows_bucket[ENGINE_STEP_BUCKETS];    /* <= 2^i */
     uint64_t step_tasks_bucket[ENGINE_STEP_BUCKETS];   /* <= 2^i */
