@@ -115,8 +115,7 @@ static void span_at(const struct job *j, size_t at, struct span *s)
     } else {
         const size_t row = j->w->all->part[j->part].row0 + at - j->n_prefix;
 
-        s->piece[0] =
-            (struct piece){f->k_rows + row * kv + head, f->v_rows + row * kv + head, s->n};
+        s->piece[0] = (struct piece){j->w->k + row * kv + head, j->w->v + row * kv + head, s->n};
     }
 }
 
@@ -355,7 +354,7 @@ void fwd__attend(const struct fwd_walk *w, unsigned layer, const struct fwd_attn
                                     : is_causal ? before + n
                                                 : n_prefix + s->n_rows,
                           .kv_head = it->kv_head};
-    struct queries qs = {.q = f->q + q,
+    struct queries qs = {.q = w->q + q,
                          .o = f->ctx + q,
                          .ld = ldq,
                          .n = n,

@@ -14,7 +14,7 @@ static void rope_table(struct fwd_walk *w, unsigned i)
     const float amplitude = f->c->rope[i].amplitude;
     uint32_t r0, r1, a, b;
 
-    fwd__mine(w, &r0, &r1);
+    fwd__share(w, &r0, &r1);
     for (uint32_t s = 0; s < w->rows->n_parts; s++) {
         const struct fwd_part *p = &w->rows->part[s];
         const struct fwd_seq *q = &f->batch.seq[w->rows->seq0 + s];
@@ -87,7 +87,8 @@ static bool is_narrowing(const struct fwd_walk *w, unsigned layer)
            w->f->due.n_rows < w->rows->n_rows;
 }
 
-/* h shrinks to the rows due; x is lost. A barrier inside, none at its ends. */
+/* h shrinks to the rows due; x is lost. A barrier inside unless the rows are copies, none
+ * at its ends. */
 static void narrow(struct fwd_walk *w)
 {
     const struct fwd_rows *all = w->rows, *due = &w->f->due;
@@ -104,18 +105,36 @@ static void narrow(struct fwd_walk *w)
             if (p->row0 + i >= r0 && p->row0 + i < r1)
                 memcpy(w->x + (p->row0 + i) * d, h + i * d, d * sizeof(float));
     }
-    pool_barrier(w->f->pool);
+    if (!w->has_copies)
+        pool_barrier(w->f->pool);
     memcpy(w->h + r0 * d, w->x + r0 * d, (r1 - r0) * d * sizeof(float));
 }
 
+/* Whether keys are kept with the item that reads them: with copies each worker has them,
+ * and a sequence's rows of a head are one item, as no chunk of queries is smaller. The
+ * last layer's may have none. */
+static bool keeps_by_item(const struct fwd_walk *w, const struct fwd_attn *a)
+{
+    return w->has_copies && w->c->stack[w->stack].is_causal && !a->is_cross && w->rows == w->all;
+}
+
+/* ctx of all items, for fwd_linears(), which begins with a barrier unless rows are copies. */
 static void attend_all(struct fwd_walk *w, unsigned layer, const struct fwd_attn *a)
 {
+    const bool keeps = keeps_by_item(w, a);
     size_t i;
 
-    pool_barrier(w->f->pool);
-    while ((i = pool_claim(w->f->pool, w->rows->n_items)) < w->rows->n_items)
-        fwd__attend(w, layer, a, &w->rows->item[i]);
-    pool_barrier(w->f->pool);
+    if (!w->has_copies)
+        pool_barrier(w->f->pool);
+    while ((i = pool_claim(w->f->pool, w->rows->n_items)) < w->rows->n_items) {
+        const struct fwd_attn_item *it = &w->rows->item[i];
+
+        if (keeps)
+            fwd__keep_head(w, layer, it->part, it->kv_head);
+        fwd__attend(w, layer, a, it);
+    }
+    if (w->has_copies)
+        pool_barrier(w->f->pool);
 }
 
 /* The input of the projections: x = norm(h), or h itself. */
@@ -155,14 +174,15 @@ static void gate_prefixes(struct fwd_walk *w, unsigned layer, bool is_cross, con
     }
 }
 
-/* Normalises, rotates and stores the keys of the current rows. */
-static void keep_own(struct fwd_walk *w, unsigned layer, const struct fwd_attn *a)
+/* Normalises and rotates the keys of the current rows, and stores them unless attention's
+ * items do. */
+static void keep_own(struct fwd_walk *w, unsigned layer, const struct fwd_attn *a, bool by_item)
 {
     if (a->has_head_norms)
         fwd__norm_heads(w, layer, SITE_K_NORM, w->c->n_kv_heads, w->k);
     if (a->rope)
         rotate(w, a->rope - 1, w->c->n_kv_heads, w->k);
-    if (w->c->stack[w->stack].is_causal)
+    if (w->c->stack[w->stack].is_causal && !by_item)
         fwd__keep(w, layer, false);
 }
 
@@ -178,12 +198,12 @@ static void project_own(struct fwd_walk *w, unsigned layer, const struct fwd_att
     gate_prefixes(w, layer, false, x);
     if (is_narrowing(w, layer)) {
         fwd_linears(w, layer, x, qkv + 1, 2);
-        keep_own(w, layer, a);
+        keep_own(w, layer, a, false);
         narrow(w);
         fwd_linears(w, layer, input_of(w, layer, a), qkv, 1);
     } else {
         fwd_linears(w, layer, x, qkv, 3);
-        keep_own(w, layer, a);
+        keep_own(w, layer, a, keeps_by_item(w, a));
     }
     if (a->has_head_norms)
         fwd__norm_heads(w, layer, SITE_Q_NORM, w->c->n_heads, w->q);

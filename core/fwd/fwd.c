@@ -6,14 +6,21 @@
 #include "core/base/err.h"
 #include "core/fwd/fwd_internal.h"
 
-void fwd__mine(const struct fwd_walk *w, uint32_t *r0, uint32_t *r1)
+void fwd__share(const struct fwd_walk *w, uint32_t *r0, uint32_t *r1)
 {
     const uint64_t n_rows = w->rows->n_rows;
-
     const unsigned n = pool_active(w->f->pool);
 
     *r0 = (uint32_t)(n_rows * w->worker / n);
     *r1 = (uint32_t)(n_rows * (w->worker + 1) / n);
+}
+
+void fwd__mine(const struct fwd_walk *w, uint32_t *r0, uint32_t *r1)
+{
+    *r0 = 0;
+    *r1 = w->rows->n_rows;
+    if (!w->has_copies)
+        fwd__share(w, r0, r1);
 }
 
 /* ---- memory ---------------------------------------------------------------------- */
@@ -81,7 +88,7 @@ static int alloc_typed(struct fwd *f, struct core_err *err)
         if (!f->xt[i])
             return core_err_nomem(err, "activations");
         for (unsigned w = 0; w < f->n_workers; w++) {
-            f->worker[w].xt[i] = core_alloc_aligned(FWD_TYPED_ROWS * row);
+            f->worker[w].xt[i] = core_alloc_aligned(FWD_FEW_ROWS * row);
             if (!f->worker[w].xt[i])
                 return core_err_nomem(err, "activations");
         }
@@ -104,6 +111,17 @@ static void free_view(struct fwd_rows *v)
     core_free(v->segment);
     core_free(v->part);
     core_free(v->item);
+}
+
+/* In the order of copies.c. */
+static int alloc_copies(struct fwd *f, struct core_err *err)
+{
+    const struct model_config *c = f->c;
+    const size_t q = (size_t)c->n_heads * c->d_head, kv = (size_t)c->n_kv_heads * c->d_head;
+    const size_t d = widest_hidden(f), w = f->widest;
+    const size_t width[FWD_N_COPIES] = {d, d, q, kv, kv, c->d_ff, c->d_ff, w, w, w};
+
+    return fwd__copies_open(f, width, err);
 }
 
 static int alloc_plans(struct fwd *f, struct core_err *err)
@@ -276,6 +294,7 @@ int fwd_new(struct fwd **out, const struct model *m, struct pool *pool,
     rc = rc ? rc : alloc_big(f, err);
     rc = rc ? rc : alloc_workers(f, err);
     rc = rc ? rc : alloc_typed(f, err);
+    rc = rc ? rc : alloc_copies(f, err);
     rc = rc ? rc : fwd__rel_open(f, err);
     if (rc == 0) {
         *out = f;
@@ -305,6 +324,7 @@ void fwd_free(struct fwd **fp)
         return;
     free_rows(f);
     fwd__rel_close(f);
+    fwd__copies_close(f);
     core_free(f->batch.token);
     core_free(f->batch.type);
     core_free(f->batch.seq);
@@ -369,6 +389,7 @@ static void run_worker(void *arg, unsigned worker)
         .ff2 = f->ff2,
     };
 
+    fwd__copies_begin(&w);
     f->m->arch->forward(&w);
     fwd__heads(&w);
 }

@@ -7,7 +7,8 @@
  *   row-wise   (embed, norm, join, glu): worker w owns a fixed range of rows, so
  *              row-wise functions follow each other without a barrier
  *   shared     (linears, attention): work is claimed in tiles; begins and ends with a
- *              barrier
+ *              barrier. In a step of few rows each worker has all rows for itself (copies.c)
+ *              and nothing waits at the begin
  *
  * A step may hold rows of two stacks, sources and targets of an encoder-decoder. They
  * are walked one after the other and use the same memory:
@@ -42,6 +43,8 @@ struct fwd_walk {
     const struct fwd_rows *rows; /* current rows: all of the layer, then those due */
     const struct fwd_rows *all;  /* rows of the layer: fewer while sequences follow others */
     unsigned fan;                /* how often they have become more */
+    bool has_copies;             /* the matrices below are the worker's own (copies.c) */
+    unsigned turn;               /* with copies: which of f->met products write to */
     float *h, *x;                /* [rows, d_model or d_embed]: residual stream; scratch */
     float *q, *k, *v, *ctx;      /* attention: [rows, heads * d_head], k and v kv heads */
     float *ff1, *ff2;            /* [rows, d_ff] */

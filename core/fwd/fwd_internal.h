@@ -12,9 +12,10 @@ enum {
     FWD_QUERY_CHUNK = 32,
     FWD_SPAN_KEYS = 256, /* whole KV blocks; more: fewer calls, but scores leave the L1 cache */
     FWD_JOIN_ROWS = 16,
-    FWD_TYPED_ROWS = 4 /* so few rows each worker makes typed x of for itself: no barrier */
+    FWD_FEW_ROWS = 4 /* so few rows each worker may have for itself: no barrier */
 };
-enum { FWD_JOIN_WIDTHS = 7 }; /* matrices of a join beside its adapters' outputs */
+enum { FWD_N_COPIES = 7 + FWD_GROUP_MAX }; /* matrices of copies.c */
+enum { FWD_JOIN_WIDTHS = 7 };              /* matrices of a join beside its adapters' outputs */
 
 /* Adjacent rows of one task. */
 struct fwd_segment {
@@ -81,12 +82,13 @@ enum fwd_head_class { FWD_HEAD_LM, FWD_HEAD_POOLER, FWD_HEAD_PLAIN, FWD_N_HEAD_C
  * worker; each makes its own, which costs less than a barrier. */
 struct fwd_worker {
     void *gemm;                  /* gemm_scratch_bytes() */
-    void *xt[FWD_GROUP_MAX];     /* typed inputs of up to FWD_TYPED_ROWS rows */
+    void *xt[FWD_GROUP_MAX];     /* typed inputs of up to FWD_FEW_ROWS rows */
     float *score;                /* fwd__score_floats() */
     float *join;                 /* [FWD_JOIN_ROWS, (FWD_JOIN_WIDTHS + n_mix_max) * widest_hidden +
                                   * rank_max] */
     float *head;                 /* two of [FWD_JOIN_ROWS, head_width_max] */
     float *rel;                  /* fwd__rel_open() */
+    float *copy;                 /* its rows of a step with copies, at copy_at[] */
     struct fwd_product *product; /* of the current group, by (linear, segment) */
     size_t n_products;
     uint32_t *first;     /* [FWD_GROUP_MAX * max_seqs + 1]: first entry of (linear, segment) */
@@ -143,9 +145,12 @@ struct fwd {
     float *h, *x, *q, *k_rows, *v_rows, *ctx, *ff1, *ff2;
     float *pooled, *pooler;   /* [max_rows, d_model]: head rows; the pooler's outputs */
     float *xs[FWD_GROUP_MAX]; /* inputs scaled by scale_in */
-    void *xt[FWD_GROUP_MAX];  /* typed inputs (core/gemm); NULL if the model is exact */
-    float *logits;            /* [max_seqs, n_vocab]: the base's LM head; then tasks' own, of the
-                               * longest that they may be */
+    bool has_copies;          /* in this step each worker has all rows for itself */
+    float *met[2];            /* then: outputs of products, in turn; see copies.c */
+    size_t copy_at[FWD_N_COPIES + 1];
+    void *xt[FWD_GROUP_MAX]; /* typed inputs (core/gemm); NULL if the model is exact */
+    float *logits;           /* [max_seqs, n_vocab]: the base's LM head; then tasks' own, of the
+                              * longest that they may be */
     /* [max_rows, n_dims / 2] for each rope, of the current stack's rows */
     float *cos[MODEL_ROPES_MAX], *sin[MODEL_ROPES_MAX];
 
@@ -176,8 +181,10 @@ static inline bool fwd__cut(const struct fwd_segment *s, uint32_t r0, uint32_t r
     return *from < *to;
 }
 
-/* The current rows that this worker owns: [*r0, *r1). */
+/* The current rows that this worker owns: [*r0, *r1). With copies: all. */
 void fwd__mine(const struct fwd_walk *w, uint32_t *r0, uint32_t *r1);
+/* The current rows that no other worker writes where all of them read. */
+void fwd__share(const struct fwd_walk *w, uint32_t *r0, uint32_t *r1);
 
 /* The part's rows that lie in [r0, r1): returns false if none. */
 static inline bool fwd__cut_part(const struct fwd_part *p, uint32_t r0, uint32_t r1, uint32_t *from,
@@ -229,6 +236,24 @@ void fwd__couple_mine(struct fwd_walk *w, float *x);
 void fwd__uncouple(const struct fwd *f, struct fwd_worker *me, const struct delta_coupling *c,
                    float *row);
 
+/* ---- copies.c ------------------------------------------------------------------- */
+
+/* Memory for FWD_FEW_ROWS rows of h, x, q, k, v, ff1, ff2 and the scaled inputs. */
+int fwd__copies_open(struct fwd *f, const size_t width[FWD_N_COPIES], struct core_err *err);
+void fwd__copies_close(struct fwd *f);
+/* Whether the coming step has copies (engine thread). */
+void fwd__copies_plan(struct fwd *f);
+/* The walk's matrices become the worker's own, if the step has copies. */
+void fwd__copies_begin(struct fwd_walk *w);
+/* In front of the heads: h is f->h again, with the final rows. Row-wise. */
+void fwd__copies_end(struct fwd_walk *w);
+/* Scaled input i. */
+float *fwd__copy_xs(const struct fwd_walk *w, unsigned i);
+/* Where all workers' products write what becomes y, one of the walk's matrices. */
+float *fwd__met(const struct fwd_walk *w, const float *y);
+/* Behind the products' barrier: each y from there. */
+void fwd__take(struct fwd_walk *w, const struct fwd_linear *lin, const size_t *n_out, unsigned n);
+
 /* ---- keys.c --------------------------------------------------------------------- */
 
 enum fwd_kv { FWD_KV_K, FWD_KV_V };
@@ -237,6 +262,8 @@ void *fwd__kv(const struct fwd *f, unsigned layer, enum fwd_kv which, uint32_t b
 /* Writes k and v of the current rows into blocks: the sequence's own, or its source's.
  * Row-wise. */
 void fwd__keep(struct fwd_walk *w, unsigned layer, bool is_cross);
+/* One head's of one sequence's rows, into its own blocks. */
+void fwd__keep_head(const struct fwd_walk *w, unsigned layer, uint32_t part, unsigned kv_head);
 
 /* ---- attend.c ------------------------------------------------------------------- */
 

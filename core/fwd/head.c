@@ -265,6 +265,7 @@ void fwd__heads(struct fwd_walk *w)
     const uint32_t n_rows = f->head_first[FWD_N_HEAD_CLASSES];
     size_t i;
 
+    fwd__copies_end(w);
     pool_barrier(f->pool);
     while ((i = pool_claim(f->pool, f->due.n_parts)) < f->due.n_parts)
         add_to_mean(f, i);

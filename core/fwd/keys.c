@@ -32,28 +32,27 @@ void *fwd__kv(const struct fwd *f, unsigned layer, enum fwd_kv which, uint32_t b
     return f->kv + at * FWD_KV_BLOCK * kv_width(f->c) * tensor_type_block_bytes(f->opt.kv_type);
 }
 
-/* Token `at` of a block, f32: a column of each head's keys, a row of the values. */
-static void put_f32(size_t n, size_t at, const float *k, const float *v, void *keys, void *values)
+/* Token `at` of a block, f32: a column of each head's keys, a row of the values, which are
+ * ld wide. Of a token n values from the block's first to be written. */
+static void put_f32(size_t n, size_t at, size_t ld, const float *k, const float *v, float *keys,
+                    float *values)
 {
-    float *column = (float *)keys + at;
-
     for (size_t i = 0; i < n; i++)
-        column[i * FWD_KV_BLOCK] = k[i];
-    memcpy((float *)values + at * n, v, n * sizeof(*v));
+        keys[i * FWD_KV_BLOCK + at] = k[i];
+    memcpy(values + at * ld, v, n * sizeof(*v));
 }
 
-static void put_16(const struct fwd *f, size_t at, const float *k, const float *v, void *keys,
-                   void *values)
+static void put_16(const struct fwd *f, size_t n, size_t at, const float *k, const float *v,
+                   uint16_t *keys, uint16_t *values)
 {
     enum { CHUNK = 64 };
-    const size_t n = kv_width(f->c);
-    uint16_t *row = (uint16_t *)values + at * n, part[CHUNK];
+    uint16_t *row = values + at * kv_width(f->c), part[CHUNK];
     void (*narrow)(size_t, const float *, uint16_t *) =
         f->opt.kv_type == TENSOR_F16 ? f->k->to_f16 : f->k->to_bf16;
 
     for (size_t i = 0; i < n; i += CHUNK) {
         const size_t m = n - i < CHUNK ? n - i : CHUNK;
-        uint16_t *column = (uint16_t *)keys + i * FWD_KV_BLOCK + at;
+        uint16_t *column = keys + i * FWD_KV_BLOCK + at;
 
         narrow(m, k + i, part);
         for (size_t c = 0; c < m; c++)
@@ -62,28 +61,45 @@ static void put_16(const struct fwd *f, size_t at, const float *k, const float *
     narrow(n, v, row);
 }
 
-void fwd__keep(struct fwd_walk *w, unsigned layer, bool is_cross)
+/* The n values from `first` on of row r's keys and values go to token `pos` of the blocks. */
+static void keep_row(const struct fwd_walk *w, unsigned layer, const uint32_t *blocks, uint32_t pos,
+                     uint32_t r, size_t first, size_t n)
 {
     const struct fwd *f = w->f;
-    const size_t n = kv_width(f->c);
+    const size_t width = kv_width(f->c), at = pos % FWD_KV_BLOCK;
+    const uint32_t block = blocks[pos / FWD_KV_BLOCK];
+    const float *k = w->k + r * width + first, *v = w->v + r * width + first;
+    void *keys = fwd__kv(f, layer, FWD_KV_K, block), *values = fwd__kv(f, layer, FWD_KV_V, block);
+
+    if (f->opt.kv_type == TENSOR_F32)
+        put_f32(n, at, width, k, v, (float *)keys + first * FWD_KV_BLOCK, (float *)values + first);
+    else
+        put_16(f, n, at, k, v, (uint16_t *)keys + first * FWD_KV_BLOCK, (uint16_t *)values + first);
+}
+
+void fwd__keep(struct fwd_walk *w, unsigned layer, bool is_cross)
+{
     uint32_t r0, r1, a, b;
 
-    fwd__mine(w, &r0, &r1);
+    fwd__share(w, &r0, &r1);
     for (uint32_t i = 0; i < w->rows->n_parts; i++) {
         const struct fwd_part *p = &w->rows->part[i];
-        const struct fwd_seq *q = &f->batch.seq[w->rows->seq0 + i];
-        const uint32_t *blocks = is_cross ? q->cross_block : q->kv_block;
+        const struct fwd_seq *q = &w->f->batch.seq[w->rows->seq0 + i];
 
         if (!fwd__cut_part(p, r0, r1, &a, &b))
             continue;
-        for (uint32_t r = a; r < b; r++) {
-            const uint32_t pos = q->pos0 + (r - p->row0), block = blocks[pos / FWD_KV_BLOCK];
-            void *k = fwd__kv(f, layer, FWD_KV_K, block), *v = fwd__kv(f, layer, FWD_KV_V, block);
-
-            if (f->opt.kv_type == TENSOR_F32)
-                put_f32(n, pos % FWD_KV_BLOCK, w->k + r * n, w->v + r * n, k, v);
-            else
-                put_16(f, pos % FWD_KV_BLOCK, w->k + r * n, w->v + r * n, k, v);
-        }
+        for (uint32_t r = a; r < b; r++)
+            keep_row(w, layer, is_cross ? q->cross_block : q->kv_block, q->pos0 + (r - p->row0), r,
+                     0, kv_width(w->c));
     }
+}
+
+void fwd__keep_head(const struct fwd_walk *w, unsigned layer, uint32_t part, unsigned kv_head)
+{
+    const struct fwd_part *p = &w->rows->part[part];
+    const struct fwd_seq *q = &w->f->batch.seq[w->rows->seq0 + part];
+    const size_t d = w->c->d_head;
+
+    for (uint32_t i = 0; i < p->n; i++)
+        keep_row(w, layer, q->kv_block, q->pos0 + i, p->row0 + i, kv_head * d, d);
 }

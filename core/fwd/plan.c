@@ -99,4 +99,5 @@ void fwd__plan(struct fwd *f)
     fwd__fan_plan(f);
     fwd__rel_plan(f);
     fwd__head_plan(f);
+    fwd__copies_plan(f);
 }

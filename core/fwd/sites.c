@@ -22,6 +22,7 @@ struct group {
     const struct fwd_rows *v;
     unsigned layer, n;
     const struct fwd_linear *lin;
+    float *y[FWD_GROUP_MAX];       /* outputs of each: lin[i].y, or where all meet */
     const float *x[FWD_GROUP_MAX]; /* input of each linear, [rows, n_in] */
     const void *xt[FWD_GROUP_MAX]; /* the same as its weights want it, or NULL */
     const struct model_site *site[FWD_GROUP_MAX];
@@ -120,11 +121,10 @@ static void plan(struct group *g)
     assert(t <= (size_t)g->f->opt.max_rows * g->f->rank_max);
 }
 
-/* x' = x (*) scale_in for the rows that this worker owns; other rows are copied. */
-static void scale_input(struct fwd_walk *w, const struct group *g, unsigned i)
+/* xs = x (*) scale_in for the rows that this worker owns; other rows are copied. */
+static void scale_input(struct fwd_walk *w, const struct group *g, unsigned i, float *xs)
 {
     const size_t n_in = g->site[i]->n_in;
-    float *xs = w->f->xs[i];
     uint32_t r0, r1, a, b;
 
     fwd__mine(w, &r0, &r1);
@@ -156,7 +156,7 @@ static enum gemm_precision precision_of(const struct group *g, unsigned i)
 static bool type_inputs(struct fwd_walk *w, struct group *g)
 {
     const struct fwd *f = w->f;
-    const bool is_own = g->v->n_rows <= FWD_TYPED_ROWS;
+    const bool is_own = g->v->n_rows <= FWD_FEW_ROWS;
     uint32_t r0 = 0, r1 = g->v->n_rows;
     bool is_shared = false;
 
@@ -319,7 +319,7 @@ static void finish(const struct group *g, uint32_t s, const struct tile *t)
     static const struct delta_linear nothing = {.keeps_bias = true};
     const struct model_site *site = g->site[t->i];
     const struct delta_linear *d = slot_of(g, t->i, s);
-    float *y = g->lin[t->i].y;
+    float *y = g->y[t->i];
 
     if (!d)
         d = &nothing;
@@ -344,7 +344,7 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
     const struct gemm_args a = {.x = g->x[t->i] + t->r0 * site->n_in,
                                 .ldx = site->n_in,
                                 .n_rows = t->r1 - t->r0,
-                                .y = lin->y + t->r0 * site->n_out,
+                                .y = g->y[t->i] + t->r0 * site->n_out,
                                 .ldy = site->n_out,
                                 .col0 = t->c0,
                                 .col1 = t->c1,
@@ -359,7 +359,7 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
             finish(g, s, &part);
     }
     for (uint32_t r = t->r0; lin->act != KERN_ACT_NONE && r < t->r1; r++) {
-        float *y = lin->y + r * site->n_out + t->c0;
+        float *y = g->y[t->i] + r * site->n_out + t->c0;
 
         g->f->k->act(lin->act, t->c1 - t->c0, y, y);
     }
@@ -390,30 +390,45 @@ static void base_products(const struct group *g)
     }
 }
 
+/* Scaled inputs, where a task of the step has one. Returns true if others' are needed. */
+static bool scale_inputs(struct fwd_walk *w, struct group *g)
+{
+    bool is_scaled = false;
+
+    for (unsigned i = 0; i < g->n; i++) {
+        float *xs = w->has_copies ? fwd__copy_xs(w, i) : w->f->xs[i];
+
+        if (!g->has_scaled_input[i])
+            continue;
+        scale_input(w, g, i, xs);
+        g->x[i] = xs;
+        is_scaled = true;
+    }
+    return is_scaled && !w->has_copies;
+}
+
 void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struct fwd_linear *lin,
                  unsigned n)
 {
     struct fwd *f = w->f;
     struct group g = {
         .f = f, .me = &f->worker[w->worker], .v = w->rows, .layer = layer, .n = n, .lin = lin};
-    bool is_scaled = false, is_shared;
+    size_t n_out[FWD_GROUP_MAX];
+    bool is_shared;
 
     for (unsigned i = 0; i < n; i++) {
         g.x[i] = x;
         g.site[i] = &f->m->site[site_make(layer, lin[i].kind)];
+        g.y[i] = w->has_copies ? fwd__met(w, lin[i].y) : lin[i].y;
+        n_out[i] = g.site[i]->n_out;
     }
-    pool_barrier(f->pool);
+    if (!w->has_copies)
+        pool_barrier(f->pool);
     plan(&g);
-    for (unsigned i = 0; i < n; i++) {
-        if (!g.has_scaled_input[i])
-            continue;
-        scale_input(w, &g, i);
-        g.x[i] = f->xs[i];
-        is_scaled = true;
-    }
+    is_shared = scale_inputs(w, &g);
     if (g.is_gating)
         gates(&g, x);
-    if (is_scaled || g.is_gating)
+    if (is_shared || g.is_gating)
         pool_barrier(f->pool);
     is_shared = type_inputs(w, &g);
     if (g.n_chunks)
@@ -422,6 +437,8 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
         pool_barrier(f->pool);
     base_products(&g);
     pool_barrier(f->pool);
+    if (w->has_copies)
+        fwd__take(w, lin, n_out, n);
 }
 
 /* ---- embeddings ----------------------------------------------------------------- */

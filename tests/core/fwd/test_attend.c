@@ -94,13 +94,12 @@ static void open_all(void)
     for (uint32_t i = 0; i < N_BLOCKS; i++)
         x.block[i] = (i + 7) % N_BLOCKS;
     x.f.batch.seq = &x.seq;
-    x.f.k_rows = x.k.p;
-    x.f.v_rows = x.v.p;
     x.f.kv = x.kv.p;
     x.f.all[0].part = &x.part;
     x.f.all[0].item = x.item;
     x.f.all[0].n_parts = 1;
-    x.walk = (struct fwd_walk){.f = &x.f, .c = &x.c, .rows = &x.f.all[0], .all = &x.f.all[0]};
+    x.walk = (struct fwd_walk){
+        .f = &x.f, .c = &x.c, .rows = &x.f.all[0], .all = &x.f.all[0], .k = x.k.p, .v = x.v.p};
 }
 
 static void close_all(void)
@@ -141,7 +140,7 @@ static void run(size_t pos0, size_t n, float *out)
     fwd__attn_plan(&x.f, &x.f.all[0]);
     x.walk.k = (float *)x.k.p + pos0 * KV_WIDTH;
     x.walk.v = (float *)x.v.p + pos0 * KV_WIDTH;
-    x.f.q = (float *)x.q.p + pos0 * Q_WIDTH;
+    x.walk.q = (float *)x.q.p + pos0 * Q_WIDTH;
     x.f.ctx = out + pos0 * Q_WIDTH;
     pool_run(x.pool, step, NULL);
 }
