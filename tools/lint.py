@@ -108,6 +108,14 @@ def header_homes(name, text):
             yield f"{name}: {inc} does not belong here"
 
 
+def lapack_home(name, text):
+    """LAPACK has no header here: its symbols are declared where they are called."""
+    if name.startswith(("tests/", "bench/", "tools/")) or name == "core/gemm/dense.c":
+        return
+    for symbol in re.findall(r"\b[sdcz](?:ge|sy|tr|or|po|st)[a-z0-9]{2,4}_(?=\()", without_comments(text)):
+        yield f"{name}: {symbol}: LAPACK is called in core/gemm/dense.c only"
+
+
 def sizes(name, text):
     lines = text.split("\n")
     if len(lines) > LINES_MAX and not name.startswith("tests/"):
@@ -215,7 +223,7 @@ def main():
     found = []
     for name in names:
         text = (ROOT / name).read_text(errors="replace")
-        for check in (layer_arrows, core_arrows, header_homes, family_names, sizes, comments):
+        for check in (layer_arrows, core_arrows, header_homes, lapack_home, family_names, sizes, comments):
             found += check(name, text)
     found += collect(formatted, names)
     found += collect(compiles_alone, [n for n in names if n.endswith(".h")])

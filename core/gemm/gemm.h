@@ -17,7 +17,8 @@
  * Their bits are the same at every level, portable included.
  *
  * At the portable level the product is OpenBLAS's (this folder is the only one
- * that includes cblas.h; BLAS runs single-threaded, the pool owns the cores).
+ * that includes cblas.h; BLAS runs single-threaded, the pool owns the cores). Decompositions
+ * of whole weights are in dense.h.
  *
  * For one output element the sum runs over k in the same order whatever the
  * number of rows and the column range: a row's bits do not depend on its batch.

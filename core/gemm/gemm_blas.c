@@ -16,11 +16,16 @@ static void blas_init(void)
     openblas_set_num_threads(1); /* the pool owns the cores */
 }
 
-int gemm__blas_pack(struct gemm_weight *w, const struct tensor *t, struct core_err *err)
+void gemm__blas_start(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
     pthread_once(&once, blas_init);
+}
+
+int gemm__blas_pack(struct gemm_weight *w, const struct tensor *t, struct core_err *err)
+{
+    gemm__blas_start();
     w->bytes = core_alloc_aligned(t->n_bytes);
     if (!w->bytes)
         return core_err_nomem(err, t->name);

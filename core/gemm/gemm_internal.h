@@ -3,7 +3,8 @@
  *   gemm.c        the interface; blocking and dispatch of packed weights
  *   gemm_pack.c   tensor -> panels, and single rows back
  *   gemm_quant.c  GGUF blocks -> integers, scales and minima
- *   gemm_blas.c   weights as stored, multiplied by OpenBLAS (portable level) */
+ *   gemm_blas.c   weights as stored, multiplied by OpenBLAS (portable level)
+ *   dense.c       decompositions (dense.h), which know no packed weight */
 #ifndef CORE_GEMM_GEMM_INTERNAL_H
 #define CORE_GEMM_GEMM_INTERNAL_H
 
@@ -46,6 +47,8 @@ struct gemm__quant {
 struct kern_panel gemm__quant_panel(enum tensor_type type);
 void gemm__quant_decode(enum tensor_type type, const uint8_t *block, struct gemm__quant *out);
 
+/* Before the first call of OpenBLAS, at any level: one thread for each of its calls. */
+void gemm__blas_start(void);
 int gemm__blas_pack(struct gemm_weight *w, const struct tensor *t, struct core_err *err);
 void gemm__blas_run(const struct gemm_weight *w, const struct gemm_args *a);
 

@@ -58,6 +58,11 @@ class Rest(unittest.TestCase):
     def test_a_header_out_of_its_home_is_found(self):
         self.assertEqual(len(list(lint.header_homes("server/srv.c", "#include <uv.h>\n"))), 1)
 
+    def test_lapack_away_from_its_file_is_found(self):
+        calls = "void f(void)\n{\n    dsyevr_(n); /* dgetrf_( */\n    sort_(n);\n}\n"
+        self.assertEqual(len(list(lint.lapack_home("core/delta/read_x.c", calls))), 1)
+        self.assertEqual(list(lint.lapack_home("core/gemm/dense.c", calls)), [])
+
     def test_long_functions_and_leftovers_are_found(self):
         body = "int f(void)\n{\n" + "    a();\n" * 71 + "}\n"
         self.assertEqual(len(list(lint.sizes("core/x.c", body))), 1)
