@@ -147,6 +147,7 @@ struct delta_builder {
     uint32_t position_shift;
     bool ignores_token_types;
     size_t dense_bytes;                    /* of all DENSE so far */
+    double n_steps;                        /* delta__spend_steps() so far */
     const void *shared[DELTA__SHARED_MAX]; /* delta__share() */
     unsigned n_shared;
     bool has_own_lm_head; /* an lm_head.weight is a matrix of its own, also where the base
@@ -278,6 +279,9 @@ int delta__add_scale(struct delta_builder *b, const struct delta__place *p, cons
  * with rc 0 it becomes the weight of the module's sites; returns rc or an error of its own. */
 int delta__dense_begin(struct delta_builder *b, const struct delta__place *p, float **w);
 int delta__dense_end(struct delta_builder *b, const struct delta__place *p, float *w, int rc);
+/* Before a decomposition of n multiplications or so: CORE_E_ADAPTER_UNSUPPORTED with t if the
+ * task's grow beyond what a load may take, some ten minutes of a core. */
+int delta__spend_steps(struct delta_builder *b, const struct tensor *t, double n);
 /* ROWSET: id [n] ascending, row [n, width], at a table or at a tied head. */
 int delta__add_rowset(struct delta_builder *b, const struct delta__place *p, const uint32_t *id,
                       const float *row, size_t n);

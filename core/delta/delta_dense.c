@@ -3,11 +3,27 @@
  *
  * The one operation whose memory may have nothing to do with the size of the adapter's file:
  * then it has a budget, all of a task's weights together, as floats, at most half of the
- * base. A weight that the file holds whole costs what the file does. */
+ * base. A weight that the file holds whole costs what the file does. The same of time: what
+ * decomposes weights (core/gemm/dense.h) has a budget of steps, not to keep a thread that loads,
+ * of which there are four, for hours. */
 #include <string.h>
 
 #include "core/base/alloc.h"
 #include "core/delta/delta_internal.h"
+
+/* All queries and values of a model of 7B parameters, 64 times 4096^3, are 4.4e12. */
+#define STEPS_MAX 8e12
+
+int delta__spend_steps(struct delta_builder *b, const struct tensor *t, double n)
+{
+    b->n_steps += n;
+    if (b->n_steps <= STEPS_MAX)
+        return 0;
+    return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, t->name,
+                              "tensor %s: decomposing the base's weights up to here takes %.1e "
+                              "steps, more than %.1e",
+                              t->name, b->n_steps, STEPS_MAX);
+}
 
 static int spend(struct delta_builder *b, const struct delta__place *p, size_t *n_bytes)
 {

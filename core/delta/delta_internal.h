@@ -44,6 +44,7 @@ int delta__read_task(struct delta_builder *b);
     X(MISS, miss, "base_model.model.")                          \
     X(MULTITASK_PROMPT_TUNING, multitask_prompt, "base_model.") \
     X(OFT, oft, "base_model.model.")                            \
+    X(OSF, osf, "base_model.model.")                            \
     X(PEANUT, peanut, "base_model.model.")                      \
     X(POLY, poly, "base_model.model.")                          \
     X(PREFIX_TUNING, prefix, "base_model.")                     \
