@@ -10,10 +10,10 @@
 static const struct arch_site sites[] = {
     DECODER_TOKENS,
     DECODER_NORM(SITE_ATTN_NORM, "input_layernorm", "attn_norm"),
+    DECODER_OUT(0, NULL),
     {SITE_Q, QKV, ARCH_Q, ARCH_LAYERED},
     {SITE_K, QKV, ARCH_KV, ARCH_LAYERED},
     {SITE_V, QKV, ARCH_KV, ARCH_LAYERED},
-    DECODER_OUT(0, NULL),
     DECODER_NORM(SITE_FFN_NORM, "post_attention_layernorm", "ffn_norm"),
     {SITE_GATE, GATE_UP, ARCH_FF, ARCH_LAYERED},
     {SITE_UP, GATE_UP, ARCH_FF, ARCH_LAYERED},

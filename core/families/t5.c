@@ -21,18 +21,21 @@ enum { POSITIONS = 4096 };
 
 static const char *const tied[] = {"shared", "encoder.embed_tokens", "decoder.embed_tokens", NULL};
 
-/* All sites but those of the feed-forward's input. */
-#define SITES                                                                                \
-    {SITE_EMBED_TOKENS, "encoder.embed_tokens", NULL, ARCH_VOCAB, ARCH_D, .also = tied},     \
-        {SITE_ATTN_NORM, ENC "0.layer_norm", NULL, ARCH_D, ARCH_D, LAYERED},                 \
-        {SITE_Q, ENC SELF "q", NULL, ARCH_D, ARCH_Q, LAYERED, "q"},                          \
-        {SITE_K, ENC SELF "k", NULL, ARCH_D, ARCH_KV, LAYERED, "k"},                         \
-        {SITE_V, ENC SELF "v", NULL, ARCH_D, ARCH_KV, LAYERED, "v"},                         \
-        {SITE_ATTN, ENC "0.SelfAttention", NULL, ARCH_Q, ARCH_KV, LAYERED},                  \
-        {SITE_O, ENC SELF "o", NULL, ARCH_Q, ARCH_D, LAYERED},                               \
-        {SITE_ATTN_JOIN, ENC "0", NULL, ARCH_D, ARCH_D, LAYERED},                            \
-        {SITE_FFN_NORM, ENC "1.layer_norm", NULL, ARCH_D, ARCH_D, LAYERED},                  \
-        {SITE_DOWN, ENC "1." FFN "wo", NULL, ARCH_FF, ARCH_D, LAYERED, "output"},            \
+/* The feed-forward's input stands between them: of the encoder, of the decoder. */
+#define TO_SOURCE_FFN                                                                    \
+    {SITE_EMBED_TOKENS, "encoder.embed_tokens", NULL, ARCH_VOCAB, ARCH_D, .also = tied}, \
+        {SITE_ATTN_NORM, ENC "0.layer_norm", NULL, ARCH_D, ARCH_D, LAYERED},             \
+        {SITE_Q, ENC SELF "q", NULL, ARCH_D, ARCH_Q, LAYERED, "q"},                      \
+        {SITE_K, ENC SELF "k", NULL, ARCH_D, ARCH_KV, LAYERED, "k"},                     \
+        {SITE_V, ENC SELF "v", NULL, ARCH_D, ARCH_KV, LAYERED, "v"},                     \
+        {SITE_ATTN, ENC "0.SelfAttention", NULL, ARCH_Q, ARCH_KV, LAYERED},              \
+        {SITE_O, ENC SELF "o", NULL, ARCH_Q, ARCH_D, LAYERED},                           \
+        {SITE_ATTN_JOIN, ENC "0", NULL, ARCH_D, ARCH_D, LAYERED},                        \
+    {                                                                                    \
+        SITE_FFN_NORM, ENC "1.layer_norm", NULL, ARCH_D, ARCH_D, LAYERED                 \
+    }
+#define TO_TARGET_FFN                                                                        \
+    {SITE_DOWN, ENC "1." FFN "wo", NULL, ARCH_FF, ARCH_D, LAYERED, "output"},                \
         {SITE_FFN_JOIN, ENC "1", NULL, ARCH_D, ARCH_D, LAYERED},                             \
         {SITE_FINAL_NORM, "encoder.final_layer_norm", NULL, ARCH_D, ARCH_D},                 \
         {SITE_EMBED_TOKENS, "decoder.embed_tokens", NULL, ARCH_VOCAB, ARCH_D, .stack = 1,    \
@@ -51,26 +54,33 @@ static const char *const tied[] = {"shared", "encoder.embed_tokens", "decoder.em
         {SITE_CROSS_ATTN, DEC "1.EncDecAttention", NULL, ARCH_Q, ARCH_KV, LAYERED, NULL, 1}, \
         {SITE_CROSS_O, DEC CROSS "o", NULL, ARCH_Q, ARCH_D, LAYERED, NULL, 1},               \
         {SITE_CROSS_JOIN, DEC "1", NULL, ARCH_D, ARCH_D, LAYERED, NULL, 1},                  \
-        {SITE_FFN_NORM, DEC "2.layer_norm", NULL, ARCH_D, ARCH_D, LAYERED, NULL, 1},         \
-        {SITE_DOWN, DEC "2." FFN "wo", NULL, ARCH_FF, ARCH_D, LAYERED, "output", 1},         \
-        {SITE_FFN_JOIN, DEC "2", NULL, ARCH_D, ARCH_D, LAYERED, NULL, 1},                    \
-        {SITE_FINAL_NORM, "decoder.final_layer_norm", NULL, ARCH_D, ARCH_D, .stack = 1},     \
     {                                                                                        \
-        SITE_LM_HEAD, "lm_head", NULL, ARCH_D, ARCH_VOCAB, .stack = 1                        \
+        SITE_FFN_NORM, DEC "2.layer_norm", NULL, ARCH_D, ARCH_D, LAYERED, NULL, 1            \
+    }
+#define FROM_TARGET_FFN                                                                  \
+    {SITE_DOWN, DEC "2." FFN "wo", NULL, ARCH_FF, ARCH_D, LAYERED, "output", 1},         \
+        {SITE_FFN_JOIN, DEC "2", NULL, ARCH_D, ARCH_D, LAYERED, NULL, 1},                \
+        {SITE_FINAL_NORM, "decoder.final_layer_norm", NULL, ARCH_D, ARCH_D, .stack = 1}, \
+    {                                                                                    \
+        SITE_LM_HEAD, "lm_head", NULL, ARCH_D, ARCH_VOCAB, .stack = 1                    \
     }
 
 static const struct arch_site plain_sites[] = {
-    SITES,
+    TO_SOURCE_FFN,
     {SITE_UP, ENC "1." FFN "wi", NULL, ARCH_D, ARCH_FF, LAYERED, "intermediate"},
+    TO_TARGET_FFN,
     {SITE_UP, DEC "2." FFN "wi", NULL, ARCH_D, ARCH_FF, LAYERED, "intermediate", 1},
+    FROM_TARGET_FFN,
 };
 
 static const struct arch_site gated_sites[] = {
-    SITES,
+    TO_SOURCE_FFN,
     {SITE_GATE, ENC "1." FFN "wi_0", NULL, ARCH_D, ARCH_FF, LAYERED},
     {SITE_UP, ENC "1." FFN "wi_1", NULL, ARCH_D, ARCH_FF, LAYERED, "intermediate"},
+    TO_TARGET_FFN,
     {SITE_GATE, DEC "2." FFN "wi_0", NULL, ARCH_D, ARCH_FF, LAYERED, NULL, 1},
     {SITE_UP, DEC "2." FFN "wi_1", NULL, ARCH_D, ARCH_FF, LAYERED, "intermediate", 1},
+    FROM_TARGET_FFN,
 };
 
 static const struct model_head heads[] = {

@@ -48,7 +48,9 @@ enum {
     ARCH_NOT_FIRST = 1 << 6   /* the first layer has no such site */
 };
 
-/* Rows of one table that have the same `hf` are parts of one fused module, in its order. */
+/* Rows of one table that have the same `hf` are parts of one fused module, in its order.
+ * Linears stand in the order in which the library's classes register their modules, one layer's
+ * as one run of the table (model_registered()). */
 struct arch_site {
     enum site_kind kind;
     const char *hf;   /* module path without the base prefix */

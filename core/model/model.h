@@ -335,6 +335,11 @@ enum { MODEL_TIED_MAX = MODEL_STACKS_MAX + 1 };
 unsigned model_tied(const struct model *m, const char *path, size_t n,
                     site_id site[MODEL_TIED_MAX]);
 
+/* A number of a linear or a token table that ascends in the order in which the library's
+ * classes register their modules; parts of one module are adjacent. Some adapters count their
+ * modules so. */
+uint64_t model_registered(const struct model *m, site_id s);
+
 /* What AdapterHub calls a linear in its LoRA configurations: "q", "k", "v", "intermediate",
  * "output", or NULL where the library puts no LoRA. */
 const char *model_site_role(const struct model *m, site_id s);

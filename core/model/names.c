@@ -267,6 +267,16 @@ const char *model_site_path(const struct model *m, site_id s, char *out, size_t 
 
 /* ---- sites ---------------------------------------------------------------------- */
 
+uint64_t model_registered(const struct model *m, site_id s)
+{
+    const struct arch_site *row = m->site[s].row, *run = row;
+    const unsigned layer = site_layer_of(s) - m->config.stack[row->stack].first_layer;
+
+    while (run > m->arch->site && row->flags & run[-1].flags & ARCH_LAYERED)
+        run--;
+    return (uint64_t)(run - m->arch->site) << 32 | layer << 16 | (unsigned)(row - m->arch->site);
+}
+
 const char *model_site_role(const struct model *m, site_id s)
 {
     return m->site[s].row ? m->site[s].row->role : NULL;
