@@ -47,6 +47,48 @@ void core_torch_uniform(struct core_torch_random *g, float from, float to, float
         out[i] = fmaf((float)(core_torch_word(g) & 0xffffffu) * 0x1p-24f, span, from);
 }
 
+/* Sixteen numbers from 0 to 1 become normal ones, number i together with i + 8. */
+static void normal_16(float deviation, float *x)
+{
+    for (size_t i = 0; i < 8; i++) {
+        const double radius = sqrt(-2.0 * log(1.0 - (double)x[i]));
+        const double angle = 2.0 * M_PI * (double)x[i + 8];
+
+        x[i] = (float)(radius * cos(angle)) * deviation;
+        x[i + 8] = (float)(radius * sin(angle)) * deviation;
+    }
+}
+
+/* uniform_() of float64: 53 bits of two words, the first one's above. */
+static double uniform_53(struct core_torch_random *g)
+{
+    const uint64_t high = core_torch_word(g);
+
+    return (double)((high << 32 | core_torch_word(g)) & ((1ull << 53) - 1)) * 0x1p-53;
+}
+
+void core_torch_normal(struct core_torch_random *g, float deviation, float *out, size_t n)
+{
+    double radius = 0.0, angle = 0.0;
+
+    for (size_t i = 0; n < 16 && i < n; i++) {
+        if (i % 2 == 0) {
+            angle = 2.0 * M_PI * uniform_53(g);
+            radius = sqrt(-2.0 * log1p(-uniform_53(g)));
+        }
+        out[i] = (float)(radius * (i % 2 ? sin(angle) : cos(angle)) * (double)deviation);
+    }
+    if (n < 16)
+        return;
+    core_torch_uniform(g, 0.0f, 1.0f, out, n);
+    for (size_t i = 0; i + 16 <= n; i += 16)
+        normal_16(deviation, out + i);
+    if (n % 16) { /* the last sixteen are drawn again */
+        core_torch_uniform(g, 0.0f, 1.0f, out + n - 16, 16);
+        normal_16(deviation, out + n - 16);
+    }
+}
+
 float core_torch_bf16(float x)
 {
     uint32_t bits;

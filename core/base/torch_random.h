@@ -3,7 +3,8 @@
  * Some adapters are saved without matrices that a seed determines; who reads them must draw
  * the same numbers as torch.Generator("cpu").manual_seed(seed) does: Mersenne Twister
  * 19937 (Matsumoto and Nishimura 1998), one 32-bit word for each number, in the order of the
- * tensor. Every function here gives torch's numbers bit for bit.
+ * tensor. The functions here give torch's numbers bit for bit; core_torch_normal() says where
+ * it does not.
  *
  *   struct core_torch_random g;
  *
@@ -39,6 +40,11 @@ void core_torch_uniform(struct core_torch_random *g, float from, float to, float
 /* The same of a bfloat16 tensor: these numbers rounded, and what reaches `to` becomes `from`. */
 void core_torch_uniform_bf16(struct core_torch_random *g, float from, float to, float *out,
                              size_t n);
+
+/* normal_(0, deviation) of a float32 tensor of n numbers: Box and Muller's rule on the words
+ * that torch takes for it, which are others below 16 numbers. The one that is not bit for bit:
+ * torch's logarithms and angles are its vector instructions', the last places may differ. */
+void core_torch_normal(struct core_torch_random *g, float deviation, float *out, size_t n);
 
 /* The bfloat16 nearest to a finite x, ties to even. */
 float core_torch_bf16(float x);

@@ -85,6 +85,31 @@ START_TEST(numbers_of_bfloat16_are_those_of_torch)
 }
 END_TEST
 
+/* Numbers 0, 1, n / 2, n - 3 and n - 1 of n, deviation 0.7. */
+static const struct {
+    size_t n;
+    float number[5];
+} normal[] = {
+    {7, {-0.102756567f, 0.550298929f, -0.780040801f, 1.1835531f, -0.248937517f}},
+    {15, {-0.102756567f, 0.550298929f, 0.862670004f, 0.0961268693f, 0.976815581f}},
+    {16, {-0.574094176f, 0.276941806f, 0.648580074f, 0.708928764f, 0.763115585f}},
+    {36, {-0.574094176f, 0.276941806f, 1.34845769f, 0.110398337f, -0.957417786f}},
+    {48, {-0.574094176f, 0.276941806f, -0.146538287f, -0.175092831f, 0.182025343f}},
+};
+
+START_TEST(normal_numbers_are_those_of_torch_but_for_the_last_places)
+{
+    const size_t n = normal[_i].n, number[] = {0, 1, n / 2, n - 3, n - 1};
+    struct core_torch_random g;
+    float x[48];
+
+    core_torch_seed(&g, 7);
+    core_torch_normal(&g, 0.7f, x, n);
+    for (int i = 0; i < 5; i++)
+        ck_assert_float_eq_tol(x[number[i]], normal[_i].number[i], 1e-6f);
+}
+END_TEST
+
 Suite *torch_random_suite(void)
 {
     Suite *s = suite_create("core/base/torch_random");
@@ -94,6 +119,8 @@ Suite *torch_random_suite(void)
     tcase_add_test(t, numbers_from_0_to_1_are_those_of_torch);
     tcase_add_test(t, numbers_between_bounds_are_those_of_torch);
     tcase_add_test(t, numbers_of_bfloat16_are_those_of_torch);
+    tcase_add_loop_test(t, normal_numbers_are_those_of_torch_but_for_the_last_places, 0,
+                        sizeof(normal) / sizeof(normal[0]));
     suite_add_tcase(s, t);
     return s;
 }
