@@ -55,6 +55,7 @@ int delta__read_task(struct delta_builder *b);
     X(ROAD, road, "base_model.model.")                          \
     X(SHIRA, shira, "base_model.model.")                        \
     X(SUPERTUNING, supertuning, "base_model.model.")            \
+    X(TINYLORA, tinylora, "base_model.model.")                  \
     X(TRAINABLE_TOKENS, trainable_tokens, "base_model.model.")  \
     X(UNILORA, unilora, "base_model.model.")                    \
     X(VBLORA, vblora, "base_model.model.")                      \
