@@ -214,7 +214,7 @@ struct delta_embed {
     uint32_t n_lowrank;
     const struct delta_sparse *sparse;
     /* rows that stand in front of an input (prompt tuning), of an encoder-decoder in front of
-     * the source; at the token table only */
+     * the source; at the token table only. struct delta says where they enter. */
     const float *soft; /* [n_soft, n_out] */
     uint32_t n_soft;
     const struct delta_coupling *coupling; /* or NULL */
@@ -276,7 +276,7 @@ struct delta_head {
     enum delta_kind kind;
     enum delta_pool pool;
     enum delta_end end; /* LAST unless pool is LAST and the head answers for an input */
-    bool skips_soft;    /* rows in front of the input are none of those that it pools */
+    bool skips_soft;    /* virtual tokens are none of those that it pools */
     bool passes_pooler; /* before the steps: the base's pooler site, its activation (BERT:
                          * tanh) and its norm if it has one */
     float input_scale;  /* of pooled rows; 0 = 1 */
@@ -333,6 +333,10 @@ struct delta {
 
     uint32_t n_vocab;         /* ids that an input may have: the base's, or with the task's own */
     uint32_t n_soft;          /* rows that stand in front of every input: ids -1, -2, ... */
+    uint32_t soft_at;         /* tokens of the input before them: 0, or on encoders 1 */
+    bool soft_is_late;        /* they enter behind the complete embedding: no type, position, norm
+                               * or coupling is theirs, and tokens have the positions that they
+                               * have without them */
     uint32_t position_shift;  /* real token j stands at position shift + j (PEFT's
                                * prefix: T; AdapterHub's: 0) */
     bool ignores_token_types; /* every token's type counts as 0 (PEFT's QUESTION_ANS, and its

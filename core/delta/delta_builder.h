@@ -108,7 +108,8 @@ struct delta__op {
         struct delta_rowset rowset;
         struct {
             const float *row;
-            uint32_t n;
+            uint32_t n, at;
+            bool is_late;
         } soft;
         struct delta_norm norm;
         struct delta_prefix prefix;
@@ -285,9 +286,16 @@ int delta__spend_steps(struct delta_builder *b, const struct tensor *t, double n
 /* ROWSET: id [n] ascending, row [n, width], at a table or at a tied head. */
 int delta__add_rowset(struct delta_builder *b, const struct delta__place *p, const uint32_t *id,
                       const float *row, size_t n);
-/* SOFT_ROWS: row [n, d_embed] in front of every input, of an encoder-decoder the source.
- * t stands in messages. */
-int delta__add_soft(struct delta_builder *b, const struct tensor *t, const float *row, size_t n);
+/* SOFT_ROWS: row [n, d_embed] in front of every input, of an encoder-decoder the source. `at`
+ * and is_late: soft_at and soft_is_late of struct delta. */
+struct delta__soft {
+    const struct tensor *t; /* for messages */
+    const float *row;
+    size_t n;
+    unsigned at;
+    bool is_late;
+};
+int delta__add_soft(struct delta_builder *b, const struct delta__soft *in);
 /* gamma (SITE_PART_WEIGHT) or beta (SITE_PART_BIAS) of a norm; both become one op. vec: the
  * values that are computed with, as model_norm_gamma() has them, or NULL: p->t, as files
  * hold them. */

@@ -154,6 +154,7 @@ bool delta__ah_is_bare(const char *class_name);
 int delta__ah_bottleneck(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
 int delta__ah_lora(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
 int delta__ah_prefix(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
+int delta__ah_prompt(struct delta_builder *b, const json_t *config, const struct delta__ah *ah);
 /* A parameter that all places of the adapter share, or NULL. */
 const struct tensor *delta__ah_shared(const struct delta_builder *b, const char *name,
                                       const char *part);

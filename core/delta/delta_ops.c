@@ -394,21 +394,23 @@ int delta__add_rowset(struct delta_builder *b, const struct delta__place *p, con
     return 0;
 }
 
-int delta__add_soft(struct delta_builder *b, const struct tensor *t, const float *row, size_t n)
+int delta__add_soft(struct delta_builder *b, const struct delta__soft *in)
 {
     const size_t n_positions = model_config(b->m)->n_positions;
     struct delta__op *op;
     char want[64];
 
-    if (n == 0 || n >= n_positions) {
+    if (in->n == 0 || in->n >= n_positions) {
         snprintf(want, sizeof(want), "1 to %zu virtual tokens", n_positions - 1);
-        return delta__misfit(b, t, want);
+        return delta__misfit(b, in->t, want);
     }
     op = delta__push_op(b, DELTA_SOFT_ROWS, site_make(0, SITE_EMBED_TOKENS));
     if (!op)
         return CORE_E_NOMEM;
-    op->soft.row = row;
-    op->soft.n = (uint32_t)n;
+    op->soft.row = in->row;
+    op->soft.n = (uint32_t)in->n;
+    op->soft.at = in->at;
+    op->soft.is_late = in->is_late;
     return 0;
 }
 

@@ -246,8 +246,11 @@ static void measure(const struct delta_builder *b, struct delta *d)
         }
         if (sum > d->rank_max)
             d->rank_max = sum;
-        if (op->kind == DELTA_SOFT_ROWS)
+        if (op->kind == DELTA_SOFT_ROWS) {
             d->n_soft = op->soft.n;
+            d->soft_at = op->soft.at;
+            d->soft_is_late = op->soft.is_late;
+        }
     }
     for (uint32_t i = 0; i < d->n_linear; i++)
         if (d->linear[i].n_lowrank > d->n_lowrank_max)

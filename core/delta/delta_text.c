@@ -118,7 +118,9 @@ static void op_detail(const struct delta__op *op, size_t n_values, char *out, si
         snprintf(out, n, "%u rows replaced", op->rowset.n);
         break;
     case DELTA_SOFT_ROWS:
-        snprintf(out, n, "%u virtual tokens", op->soft.n);
+        snprintf(out, n, "%u virtual tokens%s%s", op->soft.n,
+                 op->soft.is_late ? ", embedded already" : "",
+                 op->soft.at ? ", behind the first token" : "");
         break;
     case DELTA_KV_PREFIX:
         snprintf(out, n, "%u tokens%s", op->prefix.n_tokens, op->prefix.gate[0].w ? ", gated" : "");

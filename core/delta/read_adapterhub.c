@@ -150,6 +150,7 @@ int delta__ah_method(struct delta_builder *b, const json_t *config, const struct
         {"", delta__ah_bottleneck},
         {"lora", delta__ah_lora},
         {"prefix_tuning", delta__ah_prefix},
+        {"prompt_tuning", delta__ah_prompt},
         {"reft", delta__ah_reft},
     };
     const size_t n_ops = b->n_ops + b->n_folded;

@@ -82,7 +82,7 @@ int delta__peft_cartridge(struct delta_builder *b, const json_t *config)
  * the last token cannot see padding. */
 static int add_rows(struct delta_builder *b, const struct tensor *t, const float *row, size_t n)
 {
-    const int rc = delta__add_soft(b, t, row, n);
+    const int rc = delta__add_soft(b, &(struct delta__soft){.t = t, .row = row, .n = n});
 
     b->plan.end = DELTA_END_LAST;
     b->ignores_token_types |= b->plan.form == DELTA__FORM_EMBEDDING;

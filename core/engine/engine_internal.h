@@ -72,8 +72,9 @@ struct engine_job {
 
     size_t n_given;     /* tokens of the input */
     uint64_t hash;      /* of ids and types; an encoder's */
-    uint32_t n_soft;    /* the task's virtual tokens, in front of the prompt and part of it; of an
-                         * encoder-decoder none, since the source has them */
+    uint32_t n_soft;    /* the task's virtual tokens, part of the prompt, in front of it or
+                         * behind its first; of an encoder-decoder none, since the source has
+                         * them */
     int32_t *ids;       /* [n_prompt + max_tokens]: -1, -2, ... for virtual tokens, the prompt,
                          * then what was produced */
     int32_t *types;     /* [n_prompt] */

@@ -87,13 +87,16 @@ static int check(const struct engine *e, const struct engine_input *in, const st
     return rc < 0 ? rc : check_whole(e, in, d, err);
 }
 
-/* n values behind n_front zeros, with room for more. */
-static int32_t *copy_ids(const int32_t *from, size_t n_front, size_t n, size_t more)
+/* n values of an input and zeros where the task's virtual tokens stand, with room for more. */
+static int32_t *copy_ids(const struct delta *d, const int32_t *from, size_t n, size_t more)
 {
-    int32_t *to = core_calloc(n_front + n + more, sizeof(int32_t));
+    const size_t before = d->soft_at < n ? d->soft_at : n, behind = before + d->n_soft;
+    int32_t *to = core_calloc(d->n_soft + n + more, sizeof(int32_t));
 
-    if (to && from)
-        memcpy(to + n_front, from, n * sizeof(int32_t));
+    if (to && from) {
+        memcpy(to, from, before * sizeof(int32_t));
+        memcpy(to + behind, from + before, (n - before) * sizeof(int32_t));
+    }
     return to;
 }
 
@@ -132,12 +135,12 @@ static int table_init(struct kv_table *t, size_t n_tokens)
 static int alloc_target(struct engine_job *job, size_t n_read)
 {
     const struct model_config *c = model_config(job->engine->m);
-    const size_t n_soft = job->in.delta->n_soft, n = n_soft + job->n_given;
+    const size_t n = job->in.delta->n_soft + job->n_given;
     const size_t more = job->is_generation ? job->in.max_tokens : 0;
 
     job->n_prompt = job->is_generation ? 1 : n_read;
     job->ids = core_calloc(job->n_prompt + more, sizeof(*job->ids));
-    job->source.ids = copy_ids(job->in.tokens, n_soft, job->n_given, 0);
+    job->source.ids = copy_ids(job->in.delta, job->in.tokens, job->n_given, 0);
     job->source.n = (uint32_t)n;
     if (!job->ids || !job->source.ids || table_init(&job->source.kv, n) < 0)
         return CORE_E_NOMEM;
@@ -157,7 +160,7 @@ static int alloc_ids(struct engine_job *job)
     const size_t n = d->n_gates || d->n_suffix ? job->n_given : n_read;
     const size_t more = job->is_generation ? job->in.max_tokens : 0;
     const bool has_types = !d->ignores_token_types;
-    int32_t *front;
+    int32_t *soft;
 
     job->n_behind = (uint32_t)(n - n_read);
     if (c->n_stacks > 1) {
@@ -165,14 +168,14 @@ static int alloc_ids(struct engine_job *job)
             return CORE_E_NOMEM;
     } else {
         job->n_prompt = job->n_soft + n;
-        job->ids = copy_ids(job->in.tokens, job->n_soft, n, more);
+        job->ids = copy_ids(d, job->in.tokens, n, more);
     }
-    job->types = copy_ids(has_types ? job->in.token_types : NULL, d->n_soft, job->n_given, 0);
+    job->types = copy_ids(d, has_types ? job->in.token_types : NULL, job->n_given, 0);
     if (!job->ids || !job->types)
         return CORE_E_NOMEM;
-    front = job->source.ids ? job->source.ids : job->ids;
+    soft = (job->source.ids ? job->source.ids : job->ids) + d->soft_at;
     for (uint32_t i = 0; i < d->n_soft; i++)
-        front[i] = -1 - (int32_t)i;
+        soft[i] = -1 - (int32_t)i;
     return model_last_stack(c)->is_causal ? table_init(&job->kv, job->n_prompt + more) : 0;
 }
 

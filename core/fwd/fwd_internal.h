@@ -195,10 +195,17 @@ static inline bool fwd__cut_part(const struct fwd_part *p, uint32_t r0, uint32_t
     return fwd__cut(&rows, r0, r1, from, to);
 }
 
+/* Virtual tokens of a sequence that its head does not count. */
+static inline uint32_t fwd__n_skipped(const struct fwd_seq *s)
+{
+    return s->delta->head.skips_soft ? s->delta->n_soft : 0;
+}
+
 /* ---- plan.c: the step before the workers start (engine thread) ---------------- */
 
 void fwd__plan(struct fwd *f);
-/* The rows of a sequence whose final values its head reads in this step: *n from *first. */
+/* The rows of a sequence whose final values its head reads in this step: *n from *first, and
+ * among them virtual tokens that stand behind the input's first. */
 void fwd__due(const struct fwd_seq *s, uint32_t *first, uint32_t *n);
 
 /* ---- sites.c -------------------------------------------------------------------- */

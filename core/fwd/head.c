@@ -14,6 +14,13 @@ static enum fwd_head_class class_of(const struct delta_head *h)
     return h->passes_pooler ? FWD_HEAD_POOLER : FWD_HEAD_PLAIN;
 }
 
+/* Virtual tokens among the rows due that the head does not count: on encoders, whose input
+ * is whole in one step. */
+static uint32_t n_inside(const struct fwd_seq *q)
+{
+    return q->delta->soft_at ? fwd__n_skipped(q) : 0;
+}
+
 /* Outputs of this sequence's head in this step. */
 static uint32_t n_outputs(const struct fwd *f, uint32_t s)
 {
@@ -21,7 +28,14 @@ static uint32_t n_outputs(const struct fwd *f, uint32_t s)
     uint32_t first, n;
 
     fwd__due(q, &first, &n);
-    return q->delta->head.pool == DELTA_POOL_MEAN ? q->is_last : n;
+    switch (q->delta->head.pool) {
+    case DELTA_POOL_MEAN:
+        return q->is_last;
+    case DELTA_POOL_TOKENS:
+        return n - n_inside(q);
+    default:
+        return n;
+    }
 }
 
 static void add_items(struct fwd *f, enum fwd_head_class cls, uint32_t row0, uint32_t n)
@@ -47,7 +61,8 @@ static void plan_class(struct fwd *f, enum fwd_head_class cls)
         if (n == 0)
             continue;
         for (uint32_t i = 0; i < n; i++)
-            f->head_row[first + v->n_rows + i] = (struct fwd_head_row){.seq = s, .token = i};
+            f->head_row[first + v->n_rows + i] = (struct fwd_head_row){
+                .seq = s, .token = i < q->delta->soft_at ? i : i + n_inside(q)};
         if (last && last->delta == q->delta)
             last->n_rows += n;
         else
@@ -83,13 +98,8 @@ static void add_to_mean(const struct fwd *f, size_t part)
     if (s->pos0 == 0)
         memset(s->mean, 0, d * sizeof(float));
     for (uint32_t i = 0; i < p->n; i++)
-        f->k->add(d, f->h + (p->row0 + i) * d, s->mean);
-}
-
-/* Rows in front of the input that the head does not count. */
-static uint32_t n_skipped(const struct fwd_seq *s)
-{
-    return s->delta->head.skips_soft ? s->delta->n_soft : 0;
+        if (i < s->delta->soft_at || i >= s->delta->soft_at + n_inside(s))
+            f->k->add(d, f->h + (p->row0 + i) * d, s->mean);
 }
 
 static void pool_row(const struct fwd *f, struct fwd_worker *me, uint32_t row)
@@ -102,7 +112,7 @@ static void pool_row(const struct fwd *f, struct fwd_worker *me, uint32_t row)
 
     if (s->delta->head.pool == DELTA_POOL_MEAN) {
         memcpy(to, s->mean, d * sizeof(float));
-        f->k->scale(d, 1.0f / (float)(s->pos0 + s->n_rows - n_skipped(s)), to);
+        f->k->scale(d, 1.0f / (float)(s->pos0 + s->n_rows - fwd__n_skipped(s)), to);
     } else {
         const struct fwd_part *p = &f->due.part[hr->seq - f->due.seq0];
         uint32_t first, n;
@@ -155,10 +165,11 @@ static float *destination(const struct fwd *f, const struct fwd_head_row *hr)
     if (h->kind == DELTA_GENERATION)
         return f->logits + (size_t)f->opt.max_seqs * f->c->n_vocab +
                hr->seq * ((size_t)f->c->n_vocab + DELTA_OWN_IDS_MAX);
-    if (h->pool == DELTA_POOL_TOKENS)
-        return s->out + ((size_t)s->pos0 + f->due.part[hr->seq - f->due.seq0].first + hr->token -
-                         n_skipped(s)) *
-                            h->n_labels;
+    if (h->pool == DELTA_POOL_TOKENS) {
+        const size_t at = (size_t)s->pos0 + f->due.part[hr->seq - f->due.seq0].first + hr->token;
+
+        return s->out + (at - (at < s->delta->soft_at ? 0 : fwd__n_skipped(s))) * h->n_labels;
+    }
     return s->out;
 }
 

@@ -4,8 +4,8 @@
 
 void fwd__due(const struct fwd_seq *s, uint32_t *first, uint32_t *n)
 {
-    /* rows of virtual tokens that the head does not read */
-    const uint32_t n_soft = s->delta->head.skips_soft ? s->delta->n_soft : 0;
+    /* virtual tokens in front that the head does not read; others are among the rows due */
+    const uint32_t n_soft = s->delta->soft_at ? 0 : fwd__n_skipped(s);
     const uint32_t skip = n_soft > s->pos0 ? n_soft - s->pos0 : 0;
 
     *first = skip < s->n_rows ? skip : s->n_rows;
@@ -57,22 +57,28 @@ void fwd__plan_view(const struct fwd *f, struct fwd_rows *v, uint32_t seq0, uint
     fwd__attn_plan(f, v);
 }
 
-/* Real tokens stand behind what a task puts in front of them. Where the library numbers
- * only tokens that are no padding, a padding token has the number before the first. */
+/* Real tokens stand behind what a task puts in front of them, unless it enters behind the
+ * embedding. Where the library numbers only tokens that are no padding, a padding token has
+ * the number before the first. */
 static void plan_positions(const struct fwd *f, const struct fwd_seq *q)
 {
     const bool is_last = q->stack + 1 == f->c->n_stacks;
     const uint32_t shift = is_last ? q->delta->position_shift : 0;
     const uint32_t first = f->c->position.first + shift;
-    /* behind virtual tokens the library counts all tokens alike */
-    const int32_t pad = f->c->position.skips_pad && !q->delta->n_soft ? f->c->pad : -1;
-    uint32_t n_real = 0;
+    const bool is_late = q->delta->soft_is_late;
+    /* behind virtual tokens in place of ids the library counts all tokens alike */
+    const bool skips_pad = f->c->position.skips_pad && (!q->delta->n_soft || is_late);
+    const int32_t pad = skips_pad ? f->c->pad : -1;
+    uint32_t n_real = 0, n_late = 0;
 
     for (uint32_t i = 0; i < q->n_rows; i++) {
         const uint32_t r = q->row0 + i;
 
-        if (pad < 0)
-            f->position[r] = first + q->pos0 + i;
+        if (is_late && f->batch.token[r] < 0) {
+            f->position[r] = first; /* of no meaning, but a row of the table */
+            n_late++;
+        } else if (pad < 0)
+            f->position[r] = first + q->pos0 + i - n_late;
         else if (f->batch.token[r] == pad)
             f->position[r] = f->c->position.first - 1;
         else

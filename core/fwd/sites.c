@@ -496,6 +496,35 @@ void fwd__embed_row(const struct fwd_walk *w, const struct delta *d, site_id s, 
     }
 }
 
+/* The row of a virtual token. */
+static const float *soft_row(const struct delta *d, int32_t token, size_t width)
+{
+    return delta_embed(d, site_make(0, SITE_EMBED_TOKENS))->soft + (size_t)~token * width;
+}
+
+/* The embedding is complete: couplings, and virtual tokens that enter behind all of it, over
+ * the worker's own rows of x. */
+static void complete_embedding(struct fwd_walk *w, float *x)
+{
+    const struct fwd *f = w->f;
+    const size_t d = w->c->d_embed;
+    uint32_t r0, r1, a, b;
+
+    fwd__couple_mine(w, x);
+    fwd__mine(w, &r0, &r1);
+    for (uint32_t i = 0; i < w->rows->n_parts; i++) {
+        const struct fwd_part *p = &w->rows->part[i];
+        const struct fwd_seq *q = &f->batch.seq[w->rows->seq0 + i];
+        const int32_t *token = f->batch.token + q->row0;
+
+        if (!q->delta->soft_is_late || !fwd__cut_part(p, r0, r1, &a, &b))
+            continue;
+        for (uint32_t r = a; r < b; r++)
+            if (token[r - p->row0] < 0)
+                memcpy(x + r * d, soft_row(q->delta, token[r - p->row0], d), d * sizeof(float));
+    }
+}
+
 void fwd_embed(struct fwd_walk *w)
 {
     const struct fwd *f = w->f;
@@ -520,8 +549,10 @@ void fwd_embed(struct fwd_walk *w)
             const uint32_t at = q->row0 + (r - row0); /* in the batch */
             float *h = w->h + r * d;
 
+            if (batch->token[at] < 0 && q->delta->soft_is_late)
+                continue; /* complete_embedding() */
             if (batch->token[at] < 0)
-                f->k->add(d, delta_embed(q->delta, token)->soft + (size_t)~batch->token[at] * d, h);
+                f->k->add(d, soft_row(q->delta, batch->token[at], d), h);
             else
                 fwd__embed_row(w, q->delta, token, (size_t)batch->token[at], w->c->embed_scale, h);
             if (f->m->site[type].n_out)
@@ -532,7 +563,7 @@ void fwd_embed(struct fwd_walk *w)
     }
     fwd__rope_tables(w);
     if (!f->m->site[site_make(first, SITE_EMBED_NORM)].n_out)
-        fwd__couple_mine(w, w->h);
+        complete_embedding(w, w->h);
 }
 
 /* ---- norms -------------------------------------------------------------------- */
@@ -576,7 +607,7 @@ void fwd_norm(struct fwd_walk *w, unsigned layer, enum site_kind kind, const flo
 {
     norm_mine(w, site_make(layer, kind), 1, x, y);
     if (kind == SITE_EMBED_NORM)
-        fwd__couple_mine(w, y);
+        complete_embedding(w, y);
 }
 
 void fwd__norm_heads(struct fwd_walk *w, unsigned layer, enum site_kind kind, unsigned n_heads,

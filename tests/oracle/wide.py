@@ -84,6 +84,7 @@ class Cell:
     files: bool = True
     lengths: tuple = LENGTHS
     is_large: bool = False  # float64 takes too much memory
+    is_split: bool = False  # virtual tokens stand behind the first real one, else in front of all
 
     @property
     def folder_name(self) -> str:
@@ -161,21 +162,26 @@ def output_of(cell: Cell, model: torch.nn.Module, case: dict):
         return cell.run(model, batch) if cell.run else model(**batch)
 
 
+def real_rows(cell: Cell, case: dict, rows: torch.Tensor) -> torch.Tensor:
+    """Without those of virtual tokens."""
+    behind = len(case["tokens"]) - cell.is_split
+    return torch.cat([rows[:len(case["tokens"]) - behind], rows[len(rows) - behind:]])
+
+
 def expected(cell: Cell, model: torch.nn.Module, case: dict):
-    """What the kind answers. Rows of virtual tokens in front of the real ones are cut off."""
+    """What the kind answers. Rows of virtual tokens are cut off."""
     output = output_of(cell, model, case)
     if cell.kind == "span":
-        count = len(case["tokens"])
-        starts, ends = (row[0] for row in (output.start_logits, output.end_logits))
-        return {"start": starts[-count:], "end": ends[-count:]}
+        return {"start": real_rows(cell, case, output.start_logits[0]),
+                "end": real_rows(cell, case, output.end_logits[0])}
     if cell.kind == "embedding":
-        rows = output[0][0][-len(case["tokens"]):]
+        rows = real_rows(cell, case, output[0][0])
         pooled = {"cls": rows[0], "mean": rows.mean(0), "last": rows[-1]}[cell.pooling]
         return torch.nn.functional.normalize(pooled, dim=0) if cell.normalize else pooled
     logits = output.logits[0]
     if cell.kind == "generation":
         return logits[-1]
-    return logits[-len(case["tokens"]):] if cell.kind == "tagging" else logits
+    return real_rows(cell, case, logits) if cell.kind == "tagging" else logits
 
 
 def is_close_call(row: torch.Tensor) -> bool:

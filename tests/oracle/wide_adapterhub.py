@@ -56,6 +56,7 @@ class Row:
     safetensors: bool = False
     one_token: bool = False  # not the same with and without a cache
     lossy: bool = False
+    is_split: bool = False
     keep: float = 1.0  # of the entries of the adapter's matrices
 
 
@@ -151,7 +152,7 @@ def other_rows() -> list:
         Row("ia3-output", "ia3", lambda width: IA3Config(output_lora=True, attn_matrices=["q", "k", "v"])),
         Row("prompt", "prompt", lambda width: PromptTuningConfig(prompt_length=5)),
         Row("prompt-after-bos", "prompt", lambda width: PromptTuningConfig(prompt_length=4, combine="prefix_after_bos"),
-            kinds=("classification",)),
+            is_split=True),
         Row("loreft", "loreft", lambda width: LoReftConfig(r=2, prefix_positions=3, suffix_positions=2),
             one_token=True),
         Row("loreft-tied", "loreft", lambda width: LoReftConfig(r=2, prefix_positions=2, suffix_positions=2,
@@ -182,6 +183,8 @@ def union_rows() -> list:
         Row("s4-groups", "s4", lambda width: ConfigUnion(
             prefix_of(leave_out=[1, 3]), SeqBnConfig(leave_out=[0, 4], **bottleneck),
             LoRAConfig(r=3, alpha=7, leave_out=[0, 2]))),
+        Row("union-prompt", "union", lambda width: ConfigUnion(
+            PromptTuningConfig(prompt_length=3), SeqBnInvConfig(**bottleneck))),
         # SparseAdapter (He and others 2022): the masks are in the weights.
         Row("sparse-adapter", "pfeiffer", lambda width: DoubleSeqBnConfig(reduction_factor=2), keep=0.3),
     ]
@@ -356,7 +359,7 @@ def cell_of(family: Family, row: Row, kind: str, is_main: bool) -> Cell:
     static = family.name in PLUG_INS or kind == "embedding" or (kind == "generation" and not row.flex_head)
     name = row.row if is_main else f"{row.row}-{kind.replace('_', '-')}"
     cell = Cell(family, "adapterhub", name.replace("++", "-plus"), kind, row.method, row=row.row, flex=not static, lossy=row.lossy,
-                muted=muted)
+                muted=muted, is_split=row.is_split)
     cell.save, cell.load = save_one(cell, row), load_one(cell, row)
     if row.compose:
         cell.save, cell.load = save_setup(cell, row), load_setup(cell)
@@ -368,6 +371,8 @@ def cell_of(family: Family, row: Row, kind: str, is_main: bool) -> Cell:
         cell.task = {"problem_type": "multi_label_classification"}
     if row.one_token:
         cell.max_tokens = 1
+    if row.method == "prompt":  # padding among the tokens shows how positions are counted
+        cell.inputs = ({"tokens": [7, family.pad_id, 52, family.pad_id, family.pad_id, 90]},)
     return cell
 
 
