@@ -79,6 +79,9 @@ struct delta_gate {
     const float *w; /* [n_in]; NULL: no gate */
     float b;
     uint32_t at; /* which of the task's gates: below struct delta's n_gates */
+    /* Where relative distances pass the linear, too: the mean over the rows of their table,
+     * in place of an input's for them. */
+    float of_distances;
 };
 
 /* scale * act(x down + down_bias) up + scale * up_bias, times scale_vec, times the gate. */

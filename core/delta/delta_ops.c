@@ -139,8 +139,34 @@ int delta__gate(struct delta_builder *b, const struct tensor *w, const struct te
     return rc;
 }
 
-/* Queries or keys of relative distances come from this linear too: for a gate an input of
- * their own, which the library averages over the whole table. */
+/* For a gate relative distances are an input of their own, whose rows are always the whole
+ * table. */
+static int gate_of_distances(struct delta_builder *b, struct delta_gate *gate)
+{
+    const struct model_config *c = model_config(b->m);
+    const struct kern_table *k = model_kern(b->m);
+    const site_id table = site_make(0, SITE_REL_EMBED), norm = site_make(0, SITE_REL_NORM);
+    const unsigned n = 2 * c->relative.span;
+    float *x = delta__scratch(b, c->d_model, sizeof(*x)), sum = 0.0f;
+
+    if (!x)
+        return CORE_E_NOMEM;
+    for (unsigned i = 0; i < n; i++) {
+        float z;
+
+        model_weight_row(b->m, table, i, x);
+        if (c->relative.has_norm)
+            k->layer_norm(c->d_model, x, model_norm_gamma(b->m, norm), model_norm_beta(b->m, norm),
+                          c->norm_eps, x);
+        z = k->dot(c->d_model, gate->w, x) + gate->b;
+        k->act(KERN_ACT_SIGMOID, 1, &z, &z);
+        sum += z;
+    }
+    gate->of_distances = sum / (float)n;
+    return 0;
+}
+
+/* Queries or keys of relative distances come from this linear too. */
 static bool is_of_distances(const struct model_config *c, site_id site)
 {
     const struct model_relative *r = &c->relative;
@@ -165,14 +191,11 @@ int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
     if (site_kind_of(p->site) == SITE_REL_EMBED)
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, p->t->name,
                                   "tensor %s: the library reads this table without it", p->t->name);
-    if (in->gate_w && is_of_distances(model_config(b->m), p->site))
-        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, in->gate_w->name,
-                                  "tensor %s: a gate is not computed where relative distances "
-                                  "pass the linear too",
-                                  in->gate_w->name);
     rc = delta__check_rank(b, p, in->down, rank);
     if (rc == 0)
         rc = read_lowrank(b, p, in, rank, &all);
+    if (rc == 0 && in->gate_w && is_of_distances(model_config(b->m), p->site))
+        rc = gate_of_distances(b, &all.gate);
     for (unsigned i = 0; rc == 0 && i < p->mod.n_parts; i++) {
         struct delta__op *op = delta__push_op(b, DELTA_LOWRANK, p->mod.site[i]);
 

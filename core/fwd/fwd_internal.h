@@ -230,7 +230,8 @@ float fwd__gate_score(const struct fwd *f, const struct delta_gate *g, const flo
  * without a gate, or if the sequence has it already. */
 void fwd__gate(const struct fwd *f, const struct fwd_seq *q, size_t n, const struct delta_gate *g,
                const float *x, size_t n_in);
-/* y [n, width] = each row times its sequence's gate; the rows stand at row0 of the view. */
+/* y [n, width] = each row times its sequence's gate, of a view of distances the task's for
+ * them; the rows stand at row0 of the view. */
 void fwd__scale_by_gate(const struct fwd *f, const struct fwd_rows *v, const struct delta_gate *g,
                         uint32_t row0, size_t n, size_t width, float *y);
 

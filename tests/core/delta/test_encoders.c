@@ -1,6 +1,8 @@
 /* tests/core/delta/test_encoders.c - what adapters of a family of encoders mean that is not
  * so on others: tables that a library reads past its adapters, poolers that stand beside
  * the encoder. */
+#include <math.h>
+
 #include "tests/core/delta/peft_fixture.h"
 
 Suite *encoders_suite(void);
@@ -53,7 +55,32 @@ START_TEST(a_pooler_that_only_classes_have_is_refused_in_front_of_a_head_of_the_
 }
 END_TEST
 
-START_TEST(a_gate_on_queries_that_distances_pass_too_is_refused)
+/* The mean of sigmoid(w x + b) over all rows of the table, behind their norm. */
+static double gate_over_table(const struct delta_gate *g)
+{
+    const struct model_config *c = model_config(fixture_model);
+    const unsigned n = 2 * c->relative.span;
+    float x[64];
+    double sum = 0;
+
+    ck_assert_uint_le(c->d_model, 64);
+    ck_assert(c->relative.has_norm);
+    for (unsigned i = 0; i < n; i++) {
+        double z = (double)g->b;
+
+        model_weight_row(fixture_model, site_make(0, SITE_REL_EMBED), i, x);
+        model_kern(fixture_model)
+            ->layer_norm(
+                c->d_model, x, model_norm_gamma(fixture_model, site_make(0, SITE_REL_NORM)),
+                model_norm_beta(fixture_model, site_make(0, SITE_REL_NORM)), c->norm_eps, x);
+        for (unsigned k = 0; k < c->d_model; k++)
+            z += (double)g->w[k] * (double)x[k];
+        sum += 1.0 / (1.0 + exp(-z));
+    }
+    return sum / n;
+}
+
+START_TEST(a_gate_has_a_value_of_its_own_for_distances_that_pass_its_linear)
 {
     static const char config[] =
         "{\"name\": \"a\", \"model_type\": \"m\", \"config\": {\"architecture\": \"lora\", \"r\": "
@@ -64,16 +91,24 @@ START_TEST(a_gate_on_queries_that_distances_pass_too_is_refused)
     static const struct made lora[] = {
         {.name = QUERY_0 "lora_A", .d0 = 2, .d1 = 44},
         {.name = QUERY_0 "lora_B", .d0 = 44, .d1 = 2},
-        {.name = QUERY_0 "gate.weight", .d0 = 1, .d1 = 44},
-        {.name = QUERY_0 "gate.bias", .d0 = 1},
+        {.name = QUERY_0 "gate.weight", .d0 = 1, .d1 = 44, .base = 0.2f},
+        {.name = QUERY_0 "gate.bias", .d0 = 1, .base = -0.4f},
         {0},
     };
+    const struct delta_gate *gate;
     struct adapter a = {0};
+    struct delta *d;
+    double want;
 
     fixture_model = open_base("deberta-v2-conv");
     put_text(&a, "adapter_config.json", config);
     put_tensors(&a, "adapter.safetensors", lora);
-    refused(&a, CORE_E_ADAPTER_UNSUPPORTED, QUERY_0 "gate.weight: a gate");
+    d = compile(&a);
+    gate = &lowrank_at(d, 0, SITE_Q)->gate;
+    want = gate_over_table(gate);
+    ck_assert_double_gt(want, 0.01);
+    ck_assert_double_eq_tol((double)gate->of_distances, want, 1e-6);
+    delta_free(d);
     drop_adapter(&a);
     close_model();
 }
@@ -117,7 +152,7 @@ Suite *encoders_suite(void)
 
     tcase_add_test(t, a_lora_on_relative_distances_is_refused_since_the_library_does_not_read_it);
     tcase_add_test(t, a_pooler_that_only_classes_have_is_refused_in_front_of_a_head_of_the_encoder);
-    tcase_add_test(t, a_gate_on_queries_that_distances_pass_too_is_refused);
+    tcase_add_test(t, a_gate_has_a_value_of_its_own_for_distances_that_pass_its_linear);
     tcase_add_loop_test(t, rows_of_every_head_pass_a_pooler_that_all_classes_have, 0, 5);
     suite_add_tcase(s, t);
     return s;
