@@ -32,6 +32,8 @@
     X(NAME_RESERVED, "name_reserved")             \
     X(VERSION_MISMATCH, "version_mismatch")       \
     X(BODY_TOO_LARGE, "body_too_large")           \
+    X(TARGET_TOO_LONG, "target_too_long")         \
+    X(HEAD_TOO_LARGE, "head_too_large")           \
     X(MEDIA_TYPE, "unsupported_media_type")       \
     X(INPUT_TOO_LONG, "input_too_long")           \
     X(NO_TOKENIZER, "no_tokenizer")               \

@@ -33,9 +33,10 @@ enum state {
     CHUNK_DATA_LF,
 };
 
-enum header { OTHER, HOST, CONTENT_LENGTH, TRANSFER_ENCODING, N_HEADERS };
+enum header { OTHER, HOST, CONTENT_LENGTH, TRANSFER_ENCODING, COOKIE, N_HEADERS };
 static const char *const header_name[N_HEADERS] = {"", "Host", "Content-Length",
-                                                   "Transfer-Encoding"};
+                                                   "Transfer-Encoding", "Cookie"};
+enum { ALL_HEADERS = (1 << N_HEADERS) - (1 << HOST) };
 static const char coding[] = "chunked", version[] = "HTTP/1.";
 
 enum fault {
@@ -53,6 +54,8 @@ enum fault {
     TWO_FRAMINGS,
     BAD_HOST,
     BAD_CHUNK,
+    LONG_TARGET,
+    LARGE_HEAD,
 };
 
 enum {
@@ -189,7 +192,7 @@ static enum fault begin_value(struct http_guard *g)
     go(g, VALUE);
     g->n_digits = 0;
     if (g->is_trailer) /* a trailer frames nothing */
-        return g->header == OTHER ? NONE : BAD_NAME;
+        return g->header == OTHER || g->header == COOKIE ? NONE : BAD_NAME;
     switch ((enum header)g->header) {
     case HOST:
         return g->n_hosts++ ? BAD_HOST : NONE;
@@ -206,7 +209,7 @@ static enum fault begin_value(struct http_guard *g)
 static enum fault step_name(struct http_guard *g, unsigned char c)
 {
     if (g->is_first) {
-        g->candidates = 1u << HOST | 1u << CONTENT_LENGTH | 1u << TRANSFER_ENCODING;
+        g->candidates = ALL_HEADERS;
         g->n_matched = 0;
     } else if (c == ':') {
         return begin_value(g);
@@ -332,8 +335,28 @@ static enum fault step_chunk(struct http_guard *g, unsigned char c)
     }
 }
 
+/* What the byte takes of the room that a head has. */
+static enum fault count(struct http_guard *g, unsigned char c)
+{
+    const bool is_target = g->state <= TARGET_REST;
+    const bool is_cookie = g->state == VALUE && g->header == COOKIE;
+
+    if (g->state > END_LF)
+        return NONE;
+    g->n_bytes += is_cookie ? 2 : 1;
+    g->n_fields += (is_target && (c == '?' || c == '&')) || (is_cookie && (c == ';' || c == ',')) ||
+                   (g->state == LINE && c != '\r');
+    if (g->n_bytes <= HTTP_HEAD_BYTES && g->n_fields <= HTTP_HEAD_FIELDS)
+        return NONE;
+    return is_target ? LONG_TARGET : LARGE_HEAD;
+}
+
 static enum fault step(struct http_guard *g, unsigned char c)
 {
+    const enum fault fault = count(g, c);
+
+    if (fault)
+        return fault;
     switch ((enum state)g->state) {
     case START:
     case START_LF:
@@ -447,6 +470,7 @@ int http_guard_check(const struct http_guard *g, uint64_t k, struct core_err *er
 {
     static const struct {
         const char *param, *text;
+        int code; /* 0: CORE_E_BAD_FIELD */
     } what[] = {
         [BAD_METHOD] = {"", "the request does not begin with a method"},
         [BAD_TARGET] = {"", "the request's target is not a path or http://host/path"},
@@ -463,14 +487,20 @@ int http_guard_check(const struct http_guard *g, uint64_t k, struct core_err *er
                           "Content-Length and Transfer-Encoding exclude each other"},
         [BAD_HOST] = {"Host", "Host: expected once"},
         [BAD_CHUNK] = {"", "a chunk is damaged"},
+        [LONG_TARGET] = {"", "the request's target is longer than 32 KiB, or has 100 parameters",
+                         CORE_E_TARGET_TOO_LONG},
+        [LARGE_HEAD] = {"",
+                        "the request's head is larger than 32 KiB, Cookie counted twice, or has "
+                        "more than 100 headers, parameters and cookies",
+                        CORE_E_HEAD_TOO_LARGE},
     };
 
     if (k <= g->n_heads)
         return 0;
     if (k > g->n_heads + 1 || !g->fault)
         return core_err_set(err, CORE_E_INTERNAL, "the request's head was not checked");
-    return core_err_set_param(err, CORE_E_BAD_FIELD, what[g->fault].param, "%s",
-                              what[g->fault].text);
+    return core_err_set_param(err, what[g->fault].code ? what[g->fault].code : CORE_E_BAD_FIELD,
+                              what[g->fault].param, "%s", what[g->fault].text);
 }
 
 /* ---- the way in --------------------------------------------------------------------- */

@@ -14,6 +14,12 @@
  * twice; Content-Length there twice or not 1 to 18 digits; Transfer-Encoding there twice, not
  * exactly `chunked`, in HTTP/1.0, or beside a Content-Length; a damaged chunk header.
  *
+ * A head that libmicrohttpd would find too large is refused as well, so that its own page of
+ * HTML is never seen: more than HTTP_HEAD_BYTES of first line and headers, of which Cookie counts
+ * twice, or more than HTTP_HEAD_FIELDS headers, parameters of the query and cookies. Both keep
+ * well below the memory of a connection, where each field takes 64 bytes, a Cookie is copied, and
+ * the answer's head must find room. Trailers count with their head.
+ *
  * How it gets the bytes: libmicrohttpd reads its sockets with recv(2), or gnutls_record_recv()
  * where they speak TLS, and has no hook. guard.c defines both for the process, which the dynamic
  * linker prefers; each reads and then asks the guard of that descriptor, if there is one for it:
@@ -31,6 +37,8 @@
 
 struct core_err;
 
+enum { HTTP_HEAD_BYTES = 32 * 1024, HTTP_HEAD_FIELDS = 100 };
+
 struct http_guard {
     uint8_t state;      /* enum state in guard.c */
     uint8_t header;     /* enum header: which one the line is about */
@@ -41,7 +49,9 @@ struct http_guard {
     bool is_version_0;  /* HTTP/1.0 */
     bool is_chunked, is_trailer;
     uint8_t n_hosts, n_lengths, n_encodings;
-    uint8_t fault;    /* enum fault, 0 = none */
+    uint8_t fault; /* enum fault, 0 = none */
+    uint8_t n_fields;
+    uint32_t n_bytes; /* of the head */
     uint64_t n_left;  /* of a body or a chunk */
     uint64_t n_heads; /* complete and in order */
 };
@@ -53,7 +63,8 @@ struct http_guard {
 size_t http_guard_read(struct http_guard *g, char *p, size_t n, size_t cap);
 
 /* Was the head of the connection's k-th request (from 1) in order? CORE_E_BAD_FIELD: no, what;
- * CORE_E_INTERNAL: the guard has not seen it. After an error nothing more may be read. */
+ * CORE_E_TARGET_TOO_LONG, CORE_E_HEAD_TOO_LARGE; CORE_E_INTERNAL: the guard has not seen it. After
+ * an error nothing more may be read. */
 int http_guard_check(const struct http_guard *g, uint64_t k, struct core_err *err);
 
 /* Which function's bytes are the requests. */

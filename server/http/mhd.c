@@ -34,7 +34,7 @@
 #include "server/words.h"
 
 enum {
-    HEADER_BYTES_MAX = 64 * 1024,   /* request line and headers; also the read buffer */
+    CONN_BYTES = 64 * 1024,         /* read buffer, fields of a head, the answer's head: guard.h */
     SHORT_BODY_BYTES = 1024 * 1024, /* worth reading for the sake of the connection */
     STREAM_BLOCK_BYTES = 16 * 1024,
     ADMIN_CONNECTIONS = 64, /* a kubelet and a few scrapers need less */
@@ -553,7 +553,7 @@ static int open_door(struct http_door *d, const char *setting, const char *liste
         MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_THREAD_POOL_SIZE,
         n_threads > 1 ? n_threads : 0, MHD_OPTION_CONNECTION_LIMIT, n_connections,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)c->client_timeout,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES_MAX, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONN_BYTES, MHD_OPTION_END);
     if (!d->daemon) {
         close(fd);
         return core_err_set(err, CORE_E_INTERNAL, "the HTTP server did not start");

@@ -44,6 +44,8 @@ unsigned srv_status_of(int code)
         return 412;
     case CORE_E_BODY_TOO_LARGE:
         return 413;
+    case CORE_E_TARGET_TOO_LONG:
+        return 414;
     case CORE_E_MEDIA_TYPE:
         return 415;
     case CORE_E_INPUT_TOO_LONG:
@@ -56,6 +58,8 @@ unsigned srv_status_of(int code)
     case CORE_E_OVERLOADED:
     case CORE_E_QUOTA_EXCEEDED:
         return 429;
+    case CORE_E_HEAD_TOO_LARGE:
+        return 431;
     case CORE_E_NOMEM:
     case CORE_E_INTERNAL:
         return 500;

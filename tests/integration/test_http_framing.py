@@ -105,6 +105,33 @@ class Framing(unittest.TestCase):
         self.assertEqual(answer.count(b"HTTP/1.1 "), 1, answer)
         self.assertTrue(answer.startswith(b"HTTP/1.1 400 "), answer)
 
+    def test_a_head_that_is_too_large_is_answered_like_any_other_error(self):
+        """libmicrohttpd's own page of HTML is never seen: at the limits of the guard its memory has room for all of it."""
+        line = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+        kib = 1024
+        for code, status, fits, head in (
+                ("head_too_large", b"431", 31 * kib, lambda n: line + b"X-A: " + b"a" * n + b"\r\n\r\n"),
+                ("head_too_large", b"431", 98, lambda n: line + b"X: y\r\n" * n + b"\r\n"),
+                ("head_too_large", b"431", 15 * kib, lambda n: line + b"Cookie: a=" + b"a" * n + b"\r\n\r\n"),
+                ("head_too_large", b"431", 97, lambda n: line + b"Cookie: " + b"a=" + b"x" * 150 + b"; a=1" * n + b"\r\n\r\n"),
+                ("head_too_large", b"431", 150,
+                 lambda n: line + b"".join(b"X-%d: %b\r\n" % (i, b"v" * n) for i in range(60)) + b"Cookie: " + b"a=b;" * 30 + b"\r\n\r\n"),
+                ("target_too_long", b"414", 31 * kib, lambda n: b"GET /healthz/" + b"a" * n + b" HTTP/1.1\r\nHost: x\r\n\r\n"),
+                ("target_too_long", b"414", 97, lambda n: b"GET /v1/adapters?" + b"a&" * n + b" HTTP/1.1\r\nHost: x\r\n\r\n")):
+            answer = self.s.talk(head(fits)[:-2] + b"Connection: close\r\n\r\n")
+            self.assertRegex(answer, rb"^HTTP/1.1 (200|404|400) ", (status, fits))
+            self.assertIn(b"X-Request-Id: req-", answer)
+            for n in (fits * 5, fits * 50):
+                try:
+                    answer = self.s.talk(head(n) + HIDDEN)
+                except ConnectionResetError: # sent while the server had closed already
+                    continue
+                self.assertEqual(answer.count(b"HTTP/1.1 "), 1, answer)
+                self.assertTrue(answer.startswith(b"HTTP/1.1 " + status), answer)
+                self.assertEqual(json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"], code)
+                self.assertIn(b"X-Request-Id: req-", answer)
+        self.assertEqual(self.s.request("GET", "/v1/adapters/victim").status, 200)
+
     def test_a_damaged_chunk_ends_the_connection(self):
         for chunk in (b"zz\r\n", b"1\nx\r\n0\r\n\r\n", b"1 \r\nx\r\n", b"1\r\nxy\r\n", b"-1\r\n", b"1;a\nb\r\nx\r\n0\r\n\r\n",
                       b"0\r\nContent-Length: 5\r\n\r\n"):

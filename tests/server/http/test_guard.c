@@ -1,6 +1,7 @@
 /* tests/server/http/test_guard.c - the promises of server/http/guard.h. Each input is read whole
  * and byte by byte: where the network cuts must not matter. */
 #include <check.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -166,6 +167,74 @@ START_TEST(a_completion_that_does_not_fit_ends_the_connection)
 }
 END_TEST
 
+/* A head of `n` times `part` between a beginning and an end: what is said of the request. */
+static int check_large(const char *begin, const char *part, size_t n, const char *end, size_t step)
+{
+    static char text[4 * HTTP_HEAD_BYTES];
+    struct http_guard g = {0};
+    struct core_err err = {0};
+    size_t n_text = (size_t)snprintf(text, sizeof(text), "%s", begin);
+
+    for (size_t i = 0; i < n; i++)
+        n_text += (size_t)snprintf(text + n_text, sizeof(text) - n_text, "%s", part);
+    n_text += (size_t)snprintf(text + n_text, sizeof(text) - n_text, "%s", end);
+    for (size_t at = 0; at < n_text && !g.fault; at += step) {
+        char piece[8192];
+        const size_t n_piece = n_text - at < step ? n_text - at : step;
+
+        memcpy(piece, text + at, n_piece);
+        ck_assert_uint_gt(http_guard_read(&g, piece, n_piece, sizeof(piece)), 0);
+    }
+    return http_guard_check(&g, 1, &err);
+}
+
+START_TEST(a_head_ends_where_a_connections_memory_would)
+{
+    static const struct {
+        const char *begin, *part, *end;
+        size_t n; /* parts that still fit */
+        int code;
+    } of[] = {
+        {GET "Host: x\r\nX: ", "a", "\r\n\r\n", HTTP_HEAD_BYTES - 40, CORE_E_HEAD_TOO_LARGE},
+        {GET "Host: x\r\n", "X:\r\n", "\r\n", HTTP_HEAD_FIELDS - 1, CORE_E_HEAD_TOO_LARGE},
+        {GET "Host: x\r\nCookie: ", "a", "\r\n\r\n", HTTP_HEAD_BYTES / 2 - 30,
+         CORE_E_HEAD_TOO_LARGE},
+        {GET "Host: x\r\nCookie: ", "a;", "\r\n\r\n", HTTP_HEAD_FIELDS - 2, CORE_E_HEAD_TOO_LARGE},
+        {"GET /", "a", " HTTP/1.1\r\nHost: x\r\n\r\n", HTTP_HEAD_BYTES - 40,
+         CORE_E_TARGET_TOO_LONG},
+        {"GET /?", "&", " HTTP/1.1\r\nHost: x\r\n\r\n", HTTP_HEAD_FIELDS - 2,
+         CORE_E_TARGET_TOO_LONG},
+        {"GET http://h/?", "&", " HTTP/1.1\r\nHost: x\r\n\r\n", HTTP_HEAD_FIELDS - 2,
+         CORE_E_TARGET_TOO_LONG},
+    };
+    static const size_t steps[] = {1, 7, 4096};
+
+    for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++)
+        for (size_t k = 0; k < 3; k++) {
+            ck_assert_msg(check_large(of[i].begin, of[i].part, of[i].n, of[i].end, steps[k]) == 0,
+                          "%s... of %zu", of[i].begin, of[i].n);
+            ck_assert_msg(check_large(of[i].begin, of[i].part, of[i].n + 40, of[i].end, steps[k]) ==
+                              of[i].code,
+                          "%s... of %zu", of[i].begin, of[i].n + 40);
+        }
+}
+END_TEST
+
+START_TEST(the_room_of_a_head_is_each_requests_own)
+{
+    struct http_guard g = {0};
+    struct core_err err = {0};
+
+    for (uint64_t k = 1; k <= 2000; k++) {
+        char text[] = GET "Host: x\r\nX: 0123456789\r\nY: 0123456789\r\n\r\n";
+
+        ck_assert_uint_eq(http_guard_read(&g, text, sizeof(text) - 1, sizeof(text)),
+                          sizeof(text) - 1);
+        ck_assert_int_eq(http_guard_check(&g, k, &err), 0);
+    }
+}
+END_TEST
+
 START_TEST(recv_goes_through_the_guard_of_its_descriptor)
 {
     static const char bad[] = GET "Host: x\r\nA: b\r\n c\r\n\r\nDELETE /x HTTP/1.1\r\n\r\n";
@@ -200,6 +269,8 @@ Suite *guard_suite(void)
 
     tcase_add_loop_test(t, an_input_is_read_the_same_way_whole_and_byte_by_byte, 0, N_INPUTS);
     tcase_add_test(t, a_completion_that_does_not_fit_ends_the_connection);
+    tcase_add_test(t, a_head_ends_where_a_connections_memory_would);
+    tcase_add_test(t, the_room_of_a_head_is_each_requests_own);
     tcase_add_test(t, recv_goes_through_the_guard_of_its_descriptor);
     suite_add_tcase(s, t);
     return s;
