@@ -141,6 +141,7 @@ struct infer {
     struct infer_item *item;
     size_t n_items;
     bool is_requests;
+    size_t n_json;      /* of the answer's body, if bytes of the dialect's follow the JSON; or 0 */
     uint64_t n_numbers; /* in the results, of the calls that were let in so far */
     /* Streaming: the HTTP thread's. */
     struct core_buf event;          /* being sent */

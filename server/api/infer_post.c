@@ -106,10 +106,22 @@ static void collect_errors(struct srv_request *r, struct infer_item *it)
             infer_job_is_over(r, &it->call[i].job[k], &it->err);
 }
 
+/* Of a body, how many bytes are JSON; KServe's binary tensors follow. */
+static const char json_length_header[] = "Inference-Header-Content-Length";
+
 static void name_version(struct srv_request *r, const struct infer *in)
 {
     if (in->n_items == 1 && in->item[0].n_specs == 1 && !in->item[0].err.code)
         srv_reply_header(r, "X-Peftd-Version", in->item[0].call[0].version);
+}
+
+static void name_binary(struct srv_request *r, const struct infer *in)
+{
+    char n[24];
+
+    snprintf(n, sizeof(n), "%zu", in->n_json);
+    srv_reply_header(r, json_length_header, n);
+    r->reply.type = "application/octet-stream";
 }
 
 static enum srv_outcome on_finished(struct srv_request *r)
@@ -137,6 +149,8 @@ static enum srv_outcome on_finished(struct srv_request *r)
     }
     name_version(r, in);
     srv_reply_json(r, 200, &body, &w);
+    if (in->n_json && r->reply.status == 200)
+        name_binary(r, in);
     return SRV_ANSWERED;
 }
 
@@ -246,8 +260,7 @@ static void set_label(struct srv_request *r, const struct infer *in)
 static int json_bytes(const struct srv_request *r, const struct infer_dialect *d, size_t *n,
                       struct core_err *err)
 {
-    static const char name[] = "Inference-Header-Content-Length";
-    const char *text = d->has_binary ? http_header(r, name) : NULL;
+    const char *text = d->has_binary ? http_header(r, json_length_header) : NULL;
     char *end;
 
     *n = r->body.n;
@@ -255,8 +268,8 @@ static int json_bytes(const struct srv_request *r, const struct infer_dialect *d
         return 0;
     *n = strtoul(text, &end, 10);
     if (*text < '0' || *text > '9' || *end || *n > r->body.n)
-        return core_err_set_param(err, CORE_E_BAD_FIELD, name,
-                                  "%s: expected a number of bytes of the body", name);
+        return core_err_set_param(err, CORE_E_BAD_FIELD, json_length_header,
+                                  "%s: expected a number of bytes of the body", json_length_header);
     return 0;
 }
 

@@ -60,7 +60,7 @@ struct infer_piece {
 struct infer_dialect {
     struct infer_names names;
     bool has_many;   /* n > 1 with several inputs, and in streams */
-    bool has_binary; /* the body may be application/octet-stream */
+    bool has_binary; /* bodies, and answers (infer.n_json), may be application/octet-stream */
     /* The root object to in->item; names are checked by the dialect. */
     int (*read)(struct json_reader *p, const struct infer_source *src, struct json_t *root,
                 struct infer *in);

@@ -1,7 +1,9 @@
 /* server/dialects/kserve_infer.c - POST /v2/models/{task}[/versions/{version}]/infer: tensors in
  * (kserve.h), as JSON or as bytes behind it (the binary tensor data extension), tensors out as
- * JSON, whatever the request prefers. The request's `parameters` are those of POST /v1/infer. */
+ * JSON or, where the request says so (`binary_data` of an output, `binary_data_output` of all), as
+ * bytes behind it too. The request's `parameters` are those of POST /v1/infer. */
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,11 +22,17 @@
 
 enum { DIMS_MAX = 2 };
 
-struct kserve_form {         /* infer.form */
-    const char *id;          /* or NULL */
-    const char *name;        /* of the model, as the path has it */
-    const char *const *want; /* [n_want] outputs; none: the default ones */
+struct kserve_want {
+    const char *name;
+    bool is_binary;
+};
+
+struct kserve_form {                /* infer.form */
+    const char *id;                 /* or NULL */
+    const char *name;               /* of the model, as the path has it */
+    const struct kserve_want *want; /* [n_want] outputs; none: the default ones */
     size_t n_want;
+    bool is_binary; /* those that do not say themselves */
 };
 
 /* ---- tensors ------------------------------------------------------------------------- */
@@ -329,10 +337,34 @@ static int read_inputs(struct json_reader *p, struct infer *in, struct kserve_te
     return 0;
 }
 
+static int read_output(struct json_reader *p, json_t *v, size_t i, struct kserve_want *want)
+{
+    char path[40];
+    struct json_reader inner = {.a = p->a, .err = p->err, .path = path};
+    json_t *params;
+    int rc;
+
+    snprintf(path, sizeof(path), "outputs[%zu].", i);
+    if (!json_is_object(v))
+        return jr_fail(&inner, CORE_E_BAD_FIELD, "", "expected an object");
+    rc = jr_names(&inner, v, "name parameters");
+    if (rc == 0)
+        rc = jr_needed_text(&inner, v, "name", &want->name);
+    params = json_object_get(v, "parameters");
+    if (rc < 0 || !params)
+        return rc;
+    if (!json_is_object(params))
+        return jr_fail(&inner, CORE_E_BAD_FIELD, "parameters", "expected an object");
+    snprintf(path, sizeof(path), "outputs[%zu].parameters.", i);
+    rc = jr_names(&inner, params, "binary_data");
+    return rc < 0 ? rc : jr_bool(&inner, params, "binary_data", &want->is_binary);
+}
+
 static int read_outputs(struct json_reader *p, const json_t *v, struct kserve_form *f)
 {
     const size_t n = json_array_size(v);
-    const char **want;
+    struct kserve_want *want;
+    int rc = 0;
 
     if (v && !json_is_array(v))
         return jr_fail(p, CORE_E_BAD_FIELD, "outputs", "expected an array of {name}");
@@ -341,29 +373,13 @@ static int read_outputs(struct json_reader *p, const json_t *v, struct kserve_fo
     want = arena_alloc(p->a, n, sizeof(*want));
     if (!want)
         return jr_nomem(p);
-    for (size_t i = 0; i < n; i++) {
-        json_t *one = json_array_get(v, i), *params;
-        char path[40];
-        struct json_reader inner = {.a = p->a, .err = p->err, .path = path};
-        int rc;
-
-        snprintf(path, sizeof(path), "outputs[%zu].", i);
-        if (!json_is_object(one))
-            return jr_fail(&inner, CORE_E_BAD_FIELD, "", "expected an object");
-        rc = jr_names(&inner, one, "name parameters");
-        if (rc == 0)
-            rc = jr_needed_text(&inner, one, "name", &want[i]);
-        if (rc < 0)
-            return rc;
-        params = json_object_get(one, "parameters");
-        snprintf(path, sizeof(path), "outputs[%zu].parameters.", i);
-        rc = params ? jr_names(&inner, params, "binary_data") : 0;
-        if (rc < 0)
-            return rc;
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        want[i].is_binary = f->is_binary;
+        rc = read_output(p, json_array_get(v, i), i, &want[i]);
     }
     f->want = want;
     f->n_want = n;
-    return 0;
+    return rc;
 }
 
 static int read_spec(struct json_reader *p, const struct infer_source *src, struct infer_spec *spec)
@@ -382,16 +398,20 @@ static int read_spec(struct json_reader *p, const struct infer_source *src, stru
     return spec->task && spec->version ? 0 : jr_nomem(p);
 }
 
-static int read_params(struct json_reader *p, const json_t *root, struct infer_params *out)
+static int read_params(struct json_reader *p, const json_t *root, struct kserve_form *f,
+                       struct infer_params *out)
 {
     json_t *v = json_object_get(root, "parameters");
+    struct json_reader inner = {.a = p->a, .err = p->err, .path = "parameters."};
+    int rc;
 
     if (!v)
         return 0;
     if (!json_is_object(v))
         return jr_fail(p, CORE_E_BAD_FIELD, "parameters", "expected an object");
-    json_object_del(v, "binary_data_output"); /* a preference */
-    return infer_params_read(out, v, "parameters.", p->a, p->err);
+    rc = jr_bool(&inner, v, "binary_data_output", &f->is_binary);
+    json_object_del(v, "binary_data_output"); /* the others are ours */
+    return rc < 0 ? rc : infer_params_read(out, v, "parameters.", p->a, p->err);
 }
 
 static int read_tensors(struct json_reader *p, const struct infer_source *src, const json_t *root,
@@ -430,7 +450,7 @@ static int read_v2(struct json_reader *p, const struct infer_source *src, json_t
     if (rc == 0)
         rc = read_spec(p, src, in->item->spec);
     if (rc == 0)
-        rc = read_params(p, root, &in->item->params);
+        rc = read_params(p, root, f, &in->item->params);
     return rc < 0 ? rc : read_outputs(p, json_object_get(root, "outputs"), f);
 }
 
@@ -445,24 +465,32 @@ static int check_outputs(const struct infer_call *call, struct core_err *err)
     for (size_t i = 0; i < f->n_want; i++) {
         const struct kserve_output *o = kserve_outputs(kind);
 
-        while (o->name && strcmp(o->name, f->want[i]) != 0)
+        while (o->name && strcmp(o->name, f->want[i].name) != 0)
             o++;
         if (!o->name)
             return core_err_set_param(err, CORE_E_BAD_FIELD, "outputs",
                                       "a task of kind %s has no output '%.40s'",
-                                      delta_kind_text(kind), f->want[i]);
+                                      delta_kind_text(kind), f->want[i].name);
     }
     return 0;
 }
 
 /* ---- the answer ------------------------------------------------------------------------ */
 
-static bool is_wanted(const struct kserve_form *f, const struct kserve_output *o)
+static bool is_wanted(const struct kserve_form *f, const struct kserve_output *o, bool *is_binary)
 {
+    *is_binary = f->is_binary;
     for (size_t i = 0; i < f->n_want; i++)
-        if (!strcmp(f->want[i], o->name))
+        if (!strcmp(f->want[i].name, o->name)) {
+            *is_binary = f->want[i].is_binary;
             return true;
+        }
     return !f->n_want && o->is_default;
+}
+
+static bool is_text(const struct kserve_output *o)
+{
+    return !strcmp(o->datatype, "BYTES");
 }
 
 static void write_shape(struct json_writer *w, const struct infer_call *call, unsigned n_dims)
@@ -480,41 +508,110 @@ static void write_shape(struct json_writer *w, const struct infer_call *call, un
     jw_array_end(w);
 }
 
-static void write_texts(struct json_writer *w, const struct infer_job *j, const char *name)
+/* The element of a job; `buf` is for the name of a label that has none. */
+static const char *text_of(const struct infer_job *j, const char *name, char buf[24], size_t *n)
 {
     size_t rows, cols;
     const float *out = engine_job_output(j->job, &rows, &cols);
-    char buf[24];
+    const char *text;
 
-    if (!strcmp(name, "text"))
-        jw_str(w, j->text.p ? j->text.p : "", j->text.n);
-    else if (!strcmp(name, "finish_reason"))
-        jw_cstr(w, infer_finish_text(j));
-    else /* label: the largest logit has the largest score */
-        jw_cstr(w, task_label(j->call->delta, infer_largest(out, cols), buf));
+    if (!strcmp(name, "text")) {
+        *n = j->text.n;
+        return j->text.p ? j->text.p : "";
+    }
+    /* a label: the largest logit has the largest score */
+    text = !strcmp(name, "finish_reason")
+               ? infer_finish_text(j)
+               : task_label(j->call->delta, infer_largest(out, cols), buf);
+    *n = strlen(text);
+    return text;
 }
 
-static void write_numbers(struct json_writer *w, const struct infer_job *j, const char *name)
+/* As elements of the array that has begun, or as bytes. */
+static void write_row(struct json_writer *w, const float *row, size_t n, bool is_binary)
+{
+    if (is_binary)
+        core_buf_add(w->out, row, n * sizeof(*row));
+    for (size_t k = 0; k < n; k++)
+        if (is_binary)
+            w->has_nan |= !isfinite(row[k]);
+        else
+            jw_float(w, row[k]);
+}
+
+static void write_numbers(struct json_writer *w, const struct infer_job *j, const char *name,
+                          bool is_binary)
 {
     size_t rows, cols;
     const float *out = engine_job_output(j->job, &rows, &cols);
 
+    _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats are sent as they lie");
     for (size_t i = 0; i < rows; i++) {
         float *score = NULL;
         const float *row = out + i * cols;
 
         if (!strcmp(name, "scores"))
             row = score = infer_scores(w, j->call->delta, row, cols);
-        for (size_t k = 0; row && k < cols; k++)
-            jw_float(w, row[k]);
+        if (row)
+            write_row(w, row, cols, is_binary);
         core_free(score);
     }
 }
 
-static void write_output(struct json_writer *w, struct infer *in, const struct kserve_output *o)
+static void write_text(struct json_writer *w, const struct infer_job *j, const char *name,
+                       bool is_binary)
+{
+    char buf[24];
+    size_t n;
+    const char *text = text_of(j, name, buf, &n);
+    const unsigned char length[] = {n & 0xff, n >> 8 & 0xff, n >> 16 & 0xff, n >> 24 & 0xff};
+
+    if (is_binary) {
+        core_buf_add(w->out, length, sizeof(length));
+        core_buf_add(w->out, text, n);
+    } else {
+        jw_str(w, text, n);
+    }
+}
+
+static void write_data(struct json_writer *w, struct infer *in, const struct kserve_output *o,
+                       bool is_binary)
 {
     const struct infer_call *call = in->item->call;
-    const bool is_text = !strcmp(o->datatype, "BYTES");
+
+    for (size_t i = 0; i < call->n_jobs; i++) {
+        if (is_text(o))
+            write_text(w, &call->job[i], o->name, is_binary);
+        else
+            write_numbers(w, &call->job[i], o->name, is_binary);
+        infer_check_finite(w, &call->job[i], &in->item->err);
+    }
+}
+
+/* What write_data() will add. */
+static size_t count_bytes(const struct infer_call *call, const struct kserve_output *o)
+{
+    size_t sum = 0;
+
+    for (size_t i = 0; i < call->n_jobs; i++) {
+        size_t rows, cols, n;
+        char buf[24];
+
+        if (is_text(o)) {
+            (void)text_of(&call->job[i], o->name, buf, &n);
+            sum += 4 + n;
+        } else {
+            (void)engine_job_output(call->job[i].job, &rows, &cols);
+            sum += rows * cols * sizeof(float);
+        }
+    }
+    return sum;
+}
+
+static void write_output(struct json_writer *w, struct infer *in, const struct kserve_output *o,
+                         bool is_binary)
+{
+    const struct infer_call *call = in->item->call;
 
     jw_object(w);
     jw_key(w, "name");
@@ -522,23 +619,40 @@ static void write_output(struct json_writer *w, struct infer *in, const struct k
     jw_key(w, "datatype");
     jw_cstr(w, o->datatype);
     write_shape(w, call, o->n_dims);
-    jw_key(w, "data");
-    jw_array(w);
-    for (size_t i = 0; i < call->n_jobs; i++) {
-        if (is_text)
-            write_texts(w, &call->job[i], o->name);
-        else
-            write_numbers(w, &call->job[i], o->name);
-        infer_check_finite(w, &call->job[i], &in->item->err);
+    if (is_binary) {
+        jw_key(w, "parameters");
+        jw_object(w);
+        jw_key(w, "binary_data_size");
+        jw_uint(w, count_bytes(call, o));
+        jw_object_end(w);
+    } else {
+        jw_key(w, "data");
+        jw_array(w);
+        write_data(w, in, o, false);
+        jw_array_end(w);
     }
-    jw_array_end(w);
     jw_object_end(w);
+}
+
+/* What write_v2() has announced, in its order. */
+static void write_tail(struct json_writer *w, struct infer *in)
+{
+    const enum delta_kind kind = in->item->call->delta->head.kind;
+    bool is_binary;
+
+    for (const struct kserve_output *o = kserve_outputs(kind); o->name; o++)
+        if (is_wanted(in->form, o, &is_binary) && is_binary) {
+            if (!in->n_json)
+                in->n_json = w->out->n;
+            write_data(w, in, o, true);
+        }
 }
 
 static void write_v2(struct json_writer *w, const struct srv_request *r, struct infer *in)
 {
     const struct infer_call *call = in->item->call;
     const struct kserve_form *f = in->form;
+    bool is_binary;
 
     (void)r;
     jw_object(w);
@@ -553,10 +667,11 @@ static void write_v2(struct json_writer *w, const struct srv_request *r, struct 
     jw_key(w, "outputs");
     jw_array(w);
     for (const struct kserve_output *o = kserve_outputs(call->delta->head.kind); o->name; o++)
-        if (is_wanted(f, o))
-            write_output(w, in, o);
+        if (is_wanted(f, o, &is_binary))
+            write_output(w, in, o, is_binary);
     jw_array_end(w);
     jw_object_end(w);
+    write_tail(w, in);
 }
 
 const struct infer_dialect infer_v2 = {

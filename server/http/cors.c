@@ -69,7 +69,8 @@ void cors_headers(struct srv_request *r)
         return;
     srv_reply_header(r, "Access-Control-Allow-Origin", strcmp(list, "*") != 0 ? origin : "*");
     srv_reply_header(r, "Access-Control-Expose-Headers",
-                     "X-Request-Id, X-Peftd-Version, ETag, Retry-After");
+                     "X-Request-Id, X-Peftd-Version, ETag, Retry-After, "
+                     "Inference-Header-Content-Length");
 }
 
 bool cors_preflight(struct srv_request *r, const char *method, const char *allow)
@@ -80,7 +81,8 @@ bool cors_preflight(struct srv_request *r, const char *method, const char *allow
     if (cors_allows(r->srv->cfg.cors_origin, http_header(r, "Origin"))) {
         srv_reply_header(r, "Access-Control-Allow-Methods", allow);
         srv_reply_header(r, "Access-Control-Allow-Headers",
-                         "Authorization, Content-Type, If-Match, If-None-Match, X-Request-Id");
+                         "Authorization, Content-Type, If-Match, If-None-Match, X-Request-Id, "
+                         "Inference-Header-Content-Length");
         srv_reply_header(r, "Access-Control-Max-Age", "600");
     }
     srv_reply_empty(r, 204);

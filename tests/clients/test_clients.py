@@ -151,6 +151,10 @@ class Others(Servers):
                 got = client.infer("rate", [text], outputs=outputs)
                 scores = [list(w["scores"].values()) for w in want]
                 self.assertTrue(numpy.allclose(got.as_numpy("scores"), scores, atol=1e-6))
+                how = "parameters" if binary or outputs is None else "data"  # the client asks for bytes unless it is told otherwise
+                self.assertIn(how, got.get_output("scores"))
+            labels = client.infer("rate", [text]).as_numpy("label")
+            self.assertEqual([label.decode() for label in labels], [w["label"] for w in want])
         with self.assertRaises(Exception) as caught:
             client.infer("none", [text])
         self.assertIn("there is no task none", str(caught.exception))

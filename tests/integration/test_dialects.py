@@ -186,7 +186,7 @@ class Encoder(unittest.TestCase):
 
     def test_v2_infer_of_bytes_behind_the_json(self):
         raw = b"".join(struct.pack("<I", len(t)) + t for t in (b"a b", b"c"))
-        head = json.dumps({"parameters": {"binary_data_output": True},
+        head = json.dumps({"parameters": {"binary_data_output": False},
                            "inputs": [{"name": "text", "shape": [2], "datatype": "BYTES",
                                        "parameters": {"binary_data_size": len(raw)}}]}).encode()
         headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
@@ -200,6 +200,60 @@ class Encoder(unittest.TestCase):
         head = head.replace(b'"shape": [2]', b'"shape": [1]').replace(b": 12", b": 5")
         answer = self.s.request("POST", "/v2/models/rate/infer", head + raw, {**headers, "Inference-Header-Content-Length": str(len(head))})
         self.assertEqual(answer.status, 400)
+
+    def v2_binary(self, server, task, text, **more):
+        """{name: (shape, floats or texts)} of an answer with bytes, those without `bytes` as JSON; each byte is accounted for."""
+        body = {"inputs": [{"name": "text", "shape": [len(text)], "datatype": "BYTES", "data": list(text)}], **more}
+        answer = post(server, f"/v2/models/{task}/infer", body)
+        self.assertEqual((answer.status, answer.headers["Content-Type"]), (200, "application/octet-stream"), answer.body)
+        n = int(answer.headers["Inference-Header-Content-Length"])
+        head, tail = json.loads(answer.body[:n]), answer.body[n:]
+        found = {}
+        for o in head["outputs"]:
+            self.assertEqual(len({"data", "parameters"} & set(o)), 1)
+            if "data" in o:
+                found[o["name"]] = o["shape"], o["data"]
+                continue
+            mine, tail = tail[:o["parameters"]["binary_data_size"]], tail[o["parameters"]["binary_data_size"]:]
+            if o["datatype"] == "FP32":
+                found[o["name"]] = o["shape"], list(struct.unpack(f"<{math.prod(o['shape'])}f", mine))
+                continue
+            texts = []
+            while mine:
+                size = struct.unpack("<I", mine[:4])[0]
+                self.assertLessEqual(4 + size, len(mine))
+                texts.append(mine[4:4 + size].decode())
+                mine = mine[4 + size:]
+            self.assertEqual([len(texts)], o["shape"])
+            found[o["name"]] = o["shape"], texts
+        self.assertEqual(tail, b"")
+        return found
+
+    def test_v2_answers_in_bytes_where_it_is_asked_to(self):
+        f32 = lambda v: [struct.unpack("<f", struct.pack("<f", x))[0] for x in v]
+        want = self.ours("rate", "a b", "c", logits=True)
+        labels, scores = [w["label"] for w in want], f32(x for w in want for x in w["scores"].values())
+        everything = self.v2_binary(self.s, "rate", ["a b", "c"], parameters={"binary_data_output": True})
+        self.assertEqual(everything, {"label": ([2], labels), "scores": ([2, 3], scores)})
+        one = [{"name": "scores", "parameters": {"binary_data": True}}, {"name": "label"}]
+        self.assertEqual(self.v2_binary(self.s, "rate", ["a b", "c"], outputs=one), everything)
+        but = [{"name": "logits"}, {"name": "label", "parameters": {"binary_data": False}}]
+        got = self.v2_binary(self.s, "rate", ["a b", "c"], outputs=but, parameters={"binary_data_output": True})
+        self.assertEqual(got, {"label": ([2], labels), "logits": ([2, 3], f32(x for w in want for x in w["logits"]))})
+        vector = self.v2_binary(self.s, "embed", ["a b"], parameters={"binary_data_output": True})["embedding"]
+        self.assertEqual(vector[1], f32(self.ours("embed", "a b")[0]["embedding"]))
+        tags = self.v2_binary(self.s, "names", ["a b"], parameters={"binary_data_output": True})["scores"]
+        self.assertEqual((tags[0][0], math.prod(tags[0])), (1, len(tags[1])))
+        version = self.version["rate"]
+        self.assertEqual(self.v2_binary(self.s, f"rate/versions/{version[:8]}", ["a b", "c"], parameters={"binary_data_output": True}),
+                         everything)
+        for more, param in (({"parameters": {"binary_data_output": 1}}, "parameters.binary_data_output"),
+                            ({"outputs": [{"name": "scores", "parameters": {"binary_data": "yes"}}]}, "outputs[0].parameters.binary_data"),
+                            ({"outputs": [{"name": "scores", "parameters": 1}]}, "outputs[0].parameters")):
+            text = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}
+            answer = post(self.s, "/v2/models/rate/infer", {"inputs": [text], **more})
+            self.assertEqual((answer.status, answer.json["code"]), (400, "bad_field"))
+            self.assertTrue(answer.json["error"].startswith(param + ":"), answer.json)
 
     def test_v2_refusals_are_sentences(self):
         text = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}
@@ -265,6 +319,8 @@ class Decoder(unittest.TestCase):
                                                          "outputs": [{"name": "text"}, {"name": "finish_reason"}]})
             self.assertEqual(got.status, 200, got.body)
             self.assertEqual([o["data"] for o in got.json["outputs"]], [[want["text"]], [want["finish_reason"]]])
+            got = Encoder.v2_binary(self, s, "base", ["a b", "c"], parameters={"max_tokens": 4, "binary_data_output": True})
+            self.assertEqual((got["text"][0], got["text"][1][0]), ([2], want["text"]))
             messages = [{"role": "user", "content": "hi"}]
             tokens = post(s, "/tokenize", {"messages": messages}).json["tokens"]
             chat = s.infer({"task": "base", "input": {"messages": messages}, "parameters": {"max_tokens": 1}}).json
