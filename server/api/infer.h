@@ -75,12 +75,13 @@ struct infer_item {
     struct task_input *input; /* each choice of an input is one of its own */
     size_t n_inputs;
     bool is_inputs; /* `inputs`: answered by `outputs` */
+    size_t n_named; /* those behind are names->others'; 0: none are */
     bool is_stream;
     struct infer_params params;
-    struct infer_call *call; /* [n_specs] */
-    struct infer_text *text; /* list */
-    const struct infer_names *names;
-    struct core_err err;     /* its first failure: then it has no other answer */
+    struct infer_call *call;         /* [n_specs] */
+    struct infer_text *text;         /* list */
+    const struct infer_names *names; /* the dialect's, unless its `read` has set others */
+    struct core_err err;             /* its first failure: then it has no other answer */
     uint64_t n_tokens_taken; /* of its key's quota, until what was not needed is given back */
     uint64_t taken_ns;
 };

@@ -336,7 +336,7 @@ static int check_size(struct json_reader *p, const struct infer *in, size_t max_
         if (__builtin_mul_overflow(it->n_specs, it->n_inputs, &jobs) ||
             __builtin_mul_overflow(jobs, it->params.n, &jobs) || jobs > max_items - n)
             return jr_fail(
-                p, CORE_E_BAD_FIELD, in->is_requests ? "requests" : in->dialect->names.inputs,
+                p, CORE_E_BAD_FIELD, in->is_requests ? "requests" : in->item[0].names->inputs,
                 "more than %zu inputs in one call, every task and choice counted", max_items);
         n += jobs;
     }
@@ -380,7 +380,8 @@ int infer_parse(struct infer *in, const struct infer_source *src, struct arena *
         return rc;
     rc = in->dialect->read(&p, src, root, in);
     for (size_t i = 0; i < in->n_items; i++)
-        in->item[i].names = &in->dialect->names;
+        if (!in->item[i].names)
+            in->item[i].names = &in->dialect->names;
     if (rc == 0)
         rc = check_size(&p, in, src->max_items);
     json_decref(root);

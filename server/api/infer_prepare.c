@@ -45,19 +45,26 @@ void infer_fail_at(const struct infer_item *it, size_t i, const struct core_err 
     const struct infer_names *names = it->names;
     const char *part = why->param, *rest = part + strcspn(part, ".");
     const bool is_input = !strncmp(part, "input", 5) && (!part[5] || part[5] == '.');
+    const bool is_other = is_input && it->n_named && i >= it->n_named;
     char path[sizeof(err->param)], index[24] = "";
 
     if (!*part) { /* about nothing in the request */
         core_err_set(err, why->code, "%s", why->msg);
         return;
     }
-    if (is_input && it->is_inputs)
+    if (is_other)
+        snprintf(index, sizeof(index), it->n_inputs > it->n_named + 1 ? "[%zu]" : "",
+                 i - it->n_named);
+    else if (is_input && it->is_inputs)
         snprintf(index, sizeof(index), "[%zu]", index_in_request(it, i));
     if (names->is_flat) /* ".messages[2].role" -> "[2].role" */
         rest += strcspn(rest, "[");
     if (is_input)
         snprintf(path, sizeof(path), "%s%s%s%s", it->path,
-                 it->is_inputs ? names->inputs : names->input, index, rest);
+                 is_other        ? names->others
+                 : it->is_inputs ? names->inputs
+                                 : names->input,
+                 index, rest);
     else if (!strcmp(part, "inputs"))
         snprintf(path, sizeof(path), "%s%s", it->path, names->inputs);
     else if (!strcmp(part, "task"))
@@ -382,10 +389,9 @@ static int settle_call(struct infer_call *call, struct core_err *err)
     return 0;
 }
 
-static int settle_params(const struct infer_dialect *dialect, struct infer_call *call,
-                         struct core_err *err)
+static int settle_params(const struct infer_dialect *dialect, struct infer_item *it,
+                         struct infer_call *call, struct core_err *err)
 {
-    const struct infer_item *it = call->item;
     const bool is_generation = call->delta->head.kind == DELTA_GENERATION;
     struct core_err why = {0};
     int rc = merge_params(dialect, call, err);
@@ -396,6 +402,8 @@ static int settle_params(const struct infer_dialect *dialect, struct infer_call 
         call->params.n = 1; /* a default of the task.json does not apply here */
     if (dialect->check)
         rc = dialect->check(call, &why);
+    if (rc == 0 && dialect->lay)
+        rc = dialect->lay(it, call, &why);
     if (rc == 0 && !is_generation && it->is_stream)
         rc = core_err_set_param(&why, CORE_E_WRONG_KIND, "stream", "a task of kind %s has none",
                                 delta_kind_text(call->delta->head.kind));
@@ -414,7 +422,7 @@ static int prepare_call(struct infer *in, struct infer_item *it, struct infer_ca
                         struct core_err *err)
 {
     struct core_err why = {0};
-    int rc = settle_params(in->dialect, call, err);
+    int rc = settle_params(in->dialect, it, call, err);
 
     if (rc == 0)
         rc = encode_inputs(call, it, err);

@@ -34,6 +34,7 @@ struct infer_names {
     const char *inputs; /* of one with: inputs[2] */
     const char *params; /* in front of a parameter's name: "parameters.", "" */
     bool is_flat;       /* an input has no members: input.tokens is the input itself */
+    const char *others; /* inputs behind the item's n_named, if it has that */
 };
 
 /* Where a body came from. */
@@ -70,6 +71,9 @@ struct infer_dialect {
     /* CORE_E_WRONG_KIND, CORE_E_NO_TOKENIZER; an error's param is a part as
      * infer_fail_at() knows it. NULL: any task. */
     int (*check)(const struct infer_call *call, struct core_err *err);
+    /* After it, before anything is counted or encoded: may lay the inputs anew, if what they are
+     * depends on the task's kind. Of one task only. NULL: they stay. */
+    int (*lay)(struct infer_item *it, const struct infer_call *call, struct core_err *err);
     /* The whole answer. Not finite numbers: in->item[..].err, see infer_write_end(). */
     void (*write)(struct json_writer *w, const struct srv_request *r, struct infer *in);
     /* NULL for those that never stream. Each event between infer_event() and

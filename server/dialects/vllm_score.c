@@ -1,6 +1,7 @@
 /* server/dialects/vllm_score.c - vLLM's POST /score (`text_1`, `text_2`) and POST /rerank, which
  * has two forms on one path: `documents` is vLLM's (and Jina's, Cohere's), `texts` TEI's. */
 #include <jansson.h>
+#include <string.h>
 
 #include "core/base/alloc.h"
 #include "core/base/err.h"
@@ -9,26 +10,25 @@
 #include "server/json_writer.h"
 #include "server/routes.h"
 
-#define NAMES(input_, inputs_)                                                                 \
-    {                                                                                          \
-        .task = "model", .input = (input_), .inputs = (inputs_), .is_flat = true, .params = "" \
-    }
-
-/* in->form is a struct rank_form, whose beginning openai_read_form() fills. */
+/* What both routes have beside the texts, into the form that rank_read_pairs() has made. */
 static int read_form(struct json_reader *p, const struct infer_source *src, const json_t *root,
                      bool is_needed, struct infer *in)
 {
-    struct rank_form *f = arena_alloc(p->a, 1, sizeof(*f));
-    int rc;
+    struct rank_form *f = in->form;
+    bool is_sigmoid = true;
+    int rc = openai_read_form(p, src, root, is_needed, in);
 
-    if (!f)
-        return jr_nomem(p);
-    rc = openai_read_form(p, src, root, is_needed, in);
     if (rc < 0)
         return rc;
     f->openai = *(const struct openai_form *)in->form;
     in->form = f;
-    return openai_read_limits(p, root, &in->item->params);
+    rc = jr_bool(p, root, "use_activation", &is_sigmoid);
+    if (rc == 0)
+        rc = jr_bool(p, root, "raw_scores", &f->is_raw);
+    if (rc == 0)
+        rc = openai_read_limits(p, root, &in->item->params);
+    f->is_raw |= !is_sigmoid;
+    return rc;
 }
 
 /* ---- /score -------------------------------------------------------------------------- */
@@ -36,23 +36,38 @@ static int read_form(struct json_reader *p, const struct infer_source *src, cons
 static int read_score(struct json_reader *p, const struct infer_source *src, json_t *root,
                       struct infer *in)
 {
-    int rc = jr_names(p, root, "model text_1 text_2 " OPENAI_LIMIT_NAMES);
+    static const char *const side[][2] = {
+        {"text_1", "text_2"}, {"queries", "documents"}, {"queries", "items"}, {"data_1", "data_2"}};
+    size_t k = 0;
+    int rc = jr_names(p, root,
+                      "model text_1 text_2 queries documents items data_1 data_2 "
+                      "use_activation " OPENAI_LIMIT_NAMES);
 
+    for (size_t i = 0; i < sizeof(side) / sizeof(side[0]); i++)
+        if (json_object_get(root, side[i][1])) {
+            k = i;
+            break;
+        }
+    for (size_t i = 0; rc == 0 && i < sizeof(side) / sizeof(side[0]); i++)
+        for (int s = 0; rc == 0 && s < 2; s++)
+            if (json_object_get(root, side[i][s]) && strcmp(side[i][s], side[k][s]) != 0)
+                rc = jr_fail(p, CORE_E_BAD_FIELD, side[i][s], "does not go with %s", side[k][1]);
     if (rc == 0)
-        rc = rank_read_pairs(p, in, json_object_get(root, "text_1"), "text_1",
-                             json_object_get(root, "text_2"), "text_2");
+        rc = rank_read_pairs(p, in, json_object_get(root, side[k][0]), side[k][0],
+                             json_object_get(root, side[k][1]), side[k][1]);
     return rc < 0 ? rc : read_form(p, src, root, true, in);
 }
 
 static void write_score(struct json_writer *w, const struct srv_request *r, struct infer *in)
 {
-    struct rank *rank = rank_scores(w, in, false, false);
+    struct rank *rank = rank_scores(w, in, false);
+    const size_t n = ((const struct rank_form *)in->form)->n;
 
     jw_object(w);
     openai_write_head(w, r, in, "score-", "list");
     jw_key(w, "data");
     jw_array(w);
-    for (size_t i = 0; rank && i < in->item->n_inputs; i++) {
+    for (size_t i = 0; rank && i < n; i++) {
         jw_object(w);
         jw_key(w, "index");
         jw_uint(w, i);
@@ -68,10 +83,8 @@ static void write_score(struct json_writer *w, const struct srv_request *r, stru
     core_free(rank);
 }
 
-const struct infer_dialect infer_score = {.names = NAMES("text_2", "text_2"),
-                                          .read = read_score,
-                                          .check = rank_check,
-                                          .write = write_score};
+const struct infer_dialect infer_score = {
+    .read = read_score, .check = rank_check, .lay = rank_lay, .write = write_score};
 
 enum srv_outcome srv_score_post(struct srv_request *r)
 {
@@ -83,7 +96,8 @@ enum srv_outcome srv_score_post(struct srv_request *r)
 static int read_vllm(struct json_reader *p, const struct infer_source *src, json_t *root,
                      struct infer *in)
 {
-    int rc = jr_names(p, root, "model query documents top_n return_documents " OPENAI_LIMIT_NAMES);
+    int rc = jr_names(
+        p, root, "model query documents top_n return_documents use_activation " OPENAI_LIMIT_NAMES);
     bool wants_text = true;
     unsigned n_top = 0;
 
@@ -109,13 +123,11 @@ static int read_tei(struct json_reader *p, const struct infer_source *src, json_
                     struct infer *in)
 {
     int rc = jr_names(p, root, "model query texts raw_scores return_text " OPENAI_LIMIT_NAMES);
-    bool is_raw = false, wants_text = false;
+    bool wants_text = false;
 
     if (rc == 0 && !json_is_array(json_object_get(root, "texts")))
         rc = jr_fail(p, json_object_get(root, "texts") ? CORE_E_BAD_FIELD : CORE_E_MISSING_FIELD,
                      "texts", "expected an array of strings, or `documents`");
-    if (rc == 0)
-        rc = jr_bool(p, root, "raw_scores", &is_raw);
     if (rc == 0)
         rc = jr_bool(p, root, "return_text", &wants_text);
     if (rc == 0)
@@ -125,7 +137,6 @@ static int read_tei(struct json_reader *p, const struct infer_source *src, json_
         rc = read_form(p, src, root, false, in);
     if (rc < 0)
         return rc;
-    ((struct rank_form *)in->form)->is_raw = is_raw;
     ((struct rank_form *)in->form)->wants_text = wants_text;
     return 0;
 }
@@ -133,15 +144,16 @@ static int read_tei(struct json_reader *p, const struct infer_source *src, json_
 static void write_vllm(struct json_writer *w, const struct srv_request *r, struct infer *in)
 {
     const struct rank_form *f = in->form;
-    struct rank *rank = rank_scores(w, in, false, true);
-    const size_t n_all = in->item->n_inputs, n = f->n_top && f->n_top < n_all ? f->n_top : n_all;
+    struct rank *rank = rank_scores(w, in, true);
+    const size_t n = f->n_top && f->n_top < f->n ? f->n_top : f->n;
 
     jw_object(w);
     openai_write_head(w, r, in, "rerank-", "list");
     jw_key(w, "results");
     jw_array(w);
     for (size_t i = 0; rank && i < n; i++) {
-        const struct task_input *x = &in->item->input[rank[i].index];
+        size_t n_text;
+        const char *text = rank_text(in, rank[i].index, &n_text);
 
         jw_object(w);
         jw_key(w, "index");
@@ -150,7 +162,7 @@ static void write_vllm(struct json_writer *w, const struct srv_request *r, struc
             jw_key(w, "document");
             jw_object(w);
             jw_key(w, "text");
-            jw_str(w, x->text_pair, x->n_text_pair);
+            jw_str(w, text, n_text);
             jw_object_end(w);
         }
         jw_key(w, "relevance_score");
@@ -166,19 +178,20 @@ static void write_vllm(struct json_writer *w, const struct srv_request *r, struc
 static void write_tei(struct json_writer *w, const struct srv_request *r, struct infer *in)
 {
     const struct rank_form *f = in->form;
-    struct rank *rank = rank_scores(w, in, f->is_raw, true);
+    struct rank *rank = rank_scores(w, in, true);
 
     (void)r;
     jw_array(w);
-    for (size_t i = 0; rank && i < in->item->n_inputs; i++) {
-        const struct task_input *x = &in->item->input[rank[i].index];
+    for (size_t i = 0; rank && i < f->n; i++) {
+        size_t n_text;
+        const char *text = rank_text(in, rank[i].index, &n_text);
 
         jw_object(w);
         jw_key(w, "index");
         jw_uint(w, rank[i].index);
         if (f->wants_text) {
             jw_key(w, "text");
-            jw_str(w, x->text_pair, x->n_text_pair);
+            jw_str(w, text, n_text);
         }
         jw_key(w, "score");
         jw_float(w, rank[i].score);
@@ -188,12 +201,10 @@ static void write_tei(struct json_writer *w, const struct srv_request *r, struct
     core_free(rank);
 }
 
-static const struct infer_dialect of_vllm = {.names = NAMES("documents", "documents"),
-                                             .read = read_vllm,
-                                             .check = rank_check,
-                                             .write = write_vllm};
+static const struct infer_dialect of_vllm = {
+    .read = read_vllm, .check = rank_check, .lay = rank_lay, .write = write_vllm};
 static const struct infer_dialect of_tei = {
-    .names = NAMES("texts", "texts"), .read = read_tei, .check = rank_check, .write = write_tei};
+    .read = read_tei, .check = rank_check, .lay = rank_lay, .write = write_tei};
 
 static int read_either(struct json_reader *p, const struct infer_source *src, json_t *root,
                        struct infer *in)
@@ -202,7 +213,7 @@ static int read_either(struct json_reader *p, const struct infer_source *src, js
     return in->dialect->read(p, src, root, in);
 }
 
-const struct infer_dialect infer_rerank = {.names = NAMES("texts", "texts"), .read = read_either};
+const struct infer_dialect infer_rerank = {.read = read_either};
 
 enum srv_outcome srv_rerank_post(struct srv_request *r)
 {

@@ -60,13 +60,57 @@ class Encoder(unittest.TestCase):
         out = self.ours("price", {"text": a, "text_pair": b})[0]
         return out["value"] if "value" in out else None
 
+    def cosine(self, a, b):
+        x, y = (o["embedding"] for o in self.ours("embed", a, b))
+        return sum(p * q for p, q in zip(x, y)) / math.sqrt(sum(p * p for p in x) * sum(q * q for q in y))
+
+    def test_an_embedding_scores_by_its_cosine(self):
+        one = self.good("/score", {"model": "embed", "text_1": "a b", "text_2": ["x", "a b", "y z"]})
+        for data, text in zip(one["data"], ("x", "a b", "y z"), strict=True):
+            self.assertTrue(near(data["score"], self.cosine("a b", text)), data)
+        self.assertEqual([d["index"] for d in one["data"]], [0, 1, 2])
+        prompt = sum(self.s.infer({"task": "embed", "input": t}).json["usage"]["prompt_tokens"] for t in ("a b", "x", "a b", "y z"))
+        self.assertEqual(one["usage"]["prompt_tokens"], prompt)
+        pairs = self.good("/v1/score", {"model": "embed", "text_1": ["a", "b c"], "text_2": ["x", "y"]})["data"]
+        self.assertEqual(len(pairs), 2)
+        self.assertTrue(near(pairs[1]["score"], self.cosine("b c", "y")))
+        base = self.good("/score", {"model": "bert", "text_1": "a", "text_2": "a"})["data"]
+        self.assertTrue(near(base[0]["score"], 1))
+
+    def test_an_embedding_ranks(self):
+        documents = ["x", "a b", "y z", "hello there"]
+        want = sorted(range(4), key=lambda i: -self.cosine("a b", documents[i]))
+        got = self.good("/v1/rerank", {"model": "embed", "query": "a b", "documents": documents})["results"]
+        self.assertEqual([r["index"] for r in got], want)
+        self.assertEqual([r["document"]["text"] for r in got], [documents[i] for i in want])
+        tei = self.good("/rerank", {"model": "embed", "query": "a b", "texts": documents, "return_text": True})
+        self.assertEqual([(r["index"], r["text"]) for r in tei], [(i, documents[i]) for i in want])
+
+    def test_scores_have_vllms_other_names_and_errors_use_them(self):
+        want = self.good("/score", {"model": "embed", "text_1": "a", "text_2": ["x", "y"]})["data"]
+        for first, second in (("queries", "documents"), ("queries", "items"), ("data_1", "data_2")):
+            self.assertEqual(self.good("/score", {"model": "embed", first: "a", second: ["x", "y"]})["data"], want)
+        long = "a " * 3000
+        for body, status, code, param in (
+                ({"queries": "a"}, 400, "bad_field", "queries"), ({"text_1": "a"}, 400, "missing_field", "text_2"),
+                ({"text_1": "a", "documents": ["x"]}, 400, "bad_field", "text_1"),
+                ({"queries": "a", "documents": ["x"], "data_1": "a"}, 400, "bad_field", "data_1"),
+                ({"queries": "a", "documents": ["x", 1]}, 400, "bad_field", "documents[1]"),
+                ({"queries": long, "documents": ["x", "y"]}, 422, "input_too_long", "queries"),
+                ({"queries": ["a", long], "documents": ["x", "y"]}, 422, "input_too_long", "queries[1]"),
+                ({"queries": "a", "documents": ["x", long]}, 422, "input_too_long", "documents[1]"),
+                ({"queries": ["a"] * 3000, "documents": ["x"] * 3000}, 400, "bad_field", "documents"),
+                ({"queries": "a", "documents": ["x"] * 100000}, 400, "bad_field", "documents")):
+            answer = post(self.s, "/score", {"model": "embed", **body})
+            self.assertEqual(answer.error, (status, code, param), str(body)[:80])
+
     def test_score_and_rerank_need_one_output(self):
         if self.price("a", "b") is None:
             for path, body in (("/score", {"text_1": "a", "text_2": "b"}), ("/rerank", {"query": "a", "documents": ["b"]})):
                 self.assertEqual(post(self.s, path, {"model": "price", **body}).error, (422, "wrong_kind", "model"))
-        for task in ("rate", "embed"):
+        for task in ("rate", "topics", "names"):  # several outputs: refused, as vLLM and TEI do
             self.assertEqual(post(self.s, "/score", {"model": task, "text_1": "a", "text_2": "b"}).error, (422, "wrong_kind", "model"))
-        self.assertEqual(post(self.s, "/rerank", {"query": "a", "texts": ["b"]}).error, (422, "wrong_kind", "model"))
+            self.assertEqual(post(self.s, "/rerank", {"model": task, "query": "a", "texts": ["b"]}).error, (422, "wrong_kind", "model"))
 
     def test_pairs_are_refused_by_name(self):
         for path, body, error in (
@@ -293,6 +337,8 @@ class CrossEncoder(unittest.TestCase):
             self.assertTrue(near(data["score"], 1 / (1 + math.exp(-self.value("a", b)))))
         pairs = post(self.s, "/v1/score", {"model": "fit", "text_1": ["a", "b"], "text_2": ["x", "y"]}).json["data"]
         self.assertTrue(near(pairs[1]["score"], 1 / (1 + math.exp(-self.value("b", "y")))))
+        raw = post(self.s, "/score", {"model": "fit", "text_1": "a", "text_2": "x", "use_activation": False}).json["data"]
+        self.assertTrue(near(raw[0]["score"], self.value("a", "x")))
 
     def test_rerank_has_the_best_first(self):
         documents = ["x", "y z", "hello there", "w"]
