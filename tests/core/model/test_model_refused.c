@@ -254,7 +254,7 @@ static const struct {
     {"deberta-v2-conv", CONFIG, "\"position_buckets\": 8", "\"position_buckets\": 9", MISMATCH,
      "deberta.encoder.rel_embeddings.weight", "shape [16, 44], expected [18, 44]"},
     {"deberta-v2-conv", CONFIG, "\"share_att_key\": true", "\"share_att_key\": false", INVALID,
-     "deberta.encoder.layer.0.attention.self.pos_query_proj.weight", "pos_query_proj"},
+     "deberta.encoder.layer.0.attention.self.pos_key_proj.weight", "pos_key_proj"},
     {"bert", CONFIG, "\"hidden_size\": 40", "\"hidden_size\": 44", MISMATCH,
      "embeddings.word_embeddings.weight", "expected [106, 44]"},
     {"llama", CONFIG, "\"head_dim\": 14", "\"head_dim\": 16", MISMATCH,
