@@ -69,6 +69,16 @@ DELTA_PEFT_MAP(X)
 /* "task_id" of task.json, of an adapter whose file holds n tasks. */
 int delta__task_id(struct delta_builder *b, size_t n, size_t *out);
 
+/* LoRA that PEFT began with a part of the base's weight (read_peft_residual.c): the one that
+ * init_lora_weights names so; false: none that is computed. */
+enum delta__residual { DELTA__RESIDUAL_NONE, DELTA__RESIDUAL_PISSA, DELTA__RESIDUAL_OLORA };
+bool delta__residual_named(const char *name, enum delta__residual *out);
+/* `in`, the pair of a linear at p whose module's path is path[0..n), becomes one of twice the rank
+ * that takes this part away from the weight. */
+int delta__take_residual(struct delta_builder *b, const struct delta__place *p,
+                         enum delta__residual kind, const char *path, size_t n,
+                         struct delta__lowrank *in);
+
 /* One module that an adapter changes. */
 struct delta__module {
     struct delta__place p; /* p.t: the tensor by which it was found */

@@ -17,6 +17,7 @@ struct lora {
     struct delta__by_module alpha, rank;
     bool has_rank; /* the file says ranks; without, the tensors' */
     bool is_rslora, is_dora;
+    enum delta__residual residual;
 };
 
 /* s of the module at path, whose A is t. */
@@ -138,6 +139,7 @@ static int add_magnitude(struct delta_builder *b, const struct delta__place *p,
 /* Names of a pair and of B's bias, after the module's path. */
 struct pair_name {
     const char *a, *b, *b_bias; /* b_bias may be NULL */
+    bool is_table;
 };
 
 /* One module: `t` is its A, named path[0..n) + pair->a. */
@@ -165,6 +167,8 @@ static int add_module(struct delta_builder *b, const struct lora *l, const struc
         rc = delta__misfit(b, t, "[rank, inputs] with a rank of 1 or more");
     if (rc == 0)
         rc = scale_of(b, l, t->name + n_prefix, n - n_prefix, t, &in.scale);
+    if (rc == 0 && l->residual && !pair->is_table) /* it leaves tables as they are */
+        rc = delta__take_residual(b, &p, l->residual, t->name + n_prefix, n - n_prefix, &in);
     if (rc == 0 && magnitude)
         rc = add_magnitude(b, &p, magnitude, &in);
     if (rc == 0 && l->is_dora && !magnitude)
@@ -174,10 +178,11 @@ static int add_module(struct delta_builder *b, const struct lora *l, const struc
 }
 
 /* Options that change the arithmetic, and initialisations that change the base: A and B
- * are only right on a base that was edited the same way. The configurations of such
- * initialisations stay in files that were converted to plain LoRA and mean nothing there.
+ * are only right on a base that was edited the same way, which is known of PiSSA and OLoRA
+ * (read_peft_residual.c); PiSSA's fast one draws numbers at each load. The configurations of
+ * such initialisations stay in files that were converted to plain LoRA and mean nothing there.
  */
-static int refuse_options(struct delta_builder *b, const json_t *config)
+static int read_options(struct delta_builder *b, const json_t *config, struct lora *l)
 {
     static const char *const option[] = {
         "layer_replication", "target_parameters",       "use_qalora",
@@ -194,6 +199,8 @@ static int refuse_options(struct delta_builder *b, const json_t *config)
     for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++)
         if (strcmp(name, harmless[i]) == 0)
             return 0;
+    if (delta__residual_named(name, &l->residual))
+        return 0;
     return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "init_lora_weights",
                               "init_lora_weights '%.60s' edits the base: convert the adapter "
                               "to plain LoRA when saving it",
@@ -283,12 +290,12 @@ static int read_tokens(struct delta_builder *b, const struct delta__module *m, c
 int delta__peft_lora(struct delta_builder *b, const json_t *config)
 {
     static const struct pair_name pair[] = {
-        {".lora_A.weight", ".lora_B.weight", ".lora_B.bias"},
-        {".lora_A", ".lora_B", NULL}, /* old files */
-        {".lora_embedding_A", ".lora_embedding_B", NULL},
+        {".lora_A.weight", ".lora_B.weight", ".lora_B.bias", false},
+        {".lora_A", ".lora_B", NULL, false}, /* old files */
+        {".lora_embedding_A", ".lora_embedding_B", NULL, true},
     };
     struct lora l = {.alpha.name = "alpha_pattern", .rank.name = "rank_pattern"};
-    int rc = refuse_options(b, config);
+    int rc = read_options(b, config, &l);
 
     if (rc == 0)
         rc = check_tying(b, config);

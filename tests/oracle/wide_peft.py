@@ -75,6 +75,9 @@ def lora_methods(family: Family) -> list:
         lora("lora-alora", family, alora_invocation_tokens=list(invocation), invocation=invocation,
              kinds=("generation",)),
         lora("lora-pissa-unconverted", family, init_lora_weights="pissa", lossy=True),
+        lora("lora-pissa-dora-unconverted", family, init_lora_weights="pissa", use_dora=True, use_rslora=True, r=4,
+             rank_pattern={rf".*\.1\..*{names.key[0]}": 3}, lossy=True),
+        lora("lora-olora-unconverted", family, init_lora_weights="olora", lossy=True),
     ]
 
 

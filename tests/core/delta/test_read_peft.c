@@ -423,7 +423,7 @@ static const char *const options[] = {
     "\"alora_invocation_tokens\": [5]",         "\"use_qalora\": true",
     "\"use_bdlora\": {\"nblocks\": 2}",         "\"arrow_config\": {\"top_k\": 1}",
     "\"kasa_config\": {\"beta\": 1}",           "\"megatron_config\": {\"x\": 1}",
-    "\"init_lora_weights\": \"pissa_niter_4\"", "\"init_lora_weights\": \"olora\"",
+    "\"init_lora_weights\": \"pissa_niter_4\"", "\"init_lora_weights\": \"lora_ga\"",
     "\"init_lora_weights\": \"corda\"",         "\"init_lora_weights\": \"loftq\"",
 };
 
@@ -485,7 +485,7 @@ END_TEST
 
 START_TEST(a_method_or_task_type_that_is_not_computed_is_refused_by_name)
 {
-    static const char *const types[] = {"LILY", "XLORA", "FROD", "\\u0001 nonsense"};
+    static const char *const types[] = {"LILY", "XLORA", "PSOFT", "\\u0001 nonsense"};
     struct adapter a = {0};
 
     for (size_t i = 0; i < 4; i++) {
