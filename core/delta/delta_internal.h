@@ -32,6 +32,7 @@ int delta__read_task(struct delta_builder *b);
     X(DEFT, deft, "base_model.model.")                          \
     X(DELORA, delora, "base_model.model.")                      \
     X(FOURIERFT, fourierft, "base_model.model.")                \
+    X(FROD, frod, "base_model.model.")                          \
     X(GLORA, glora, "base_model.model.")                        \
     X(GRALORA, gralora, "base_model.model.")                    \
     X(HIRA, hira, "base_model.model.")                          \
