@@ -104,6 +104,16 @@ int delta_compile(struct delta **out, const struct model *m, const struct core_f
     return rc;
 }
 
+uint32_t delta_invoked_from(const struct delta *d, const int32_t *tokens, size_t n)
+{
+    const size_t n_all = d->n_invocation;
+
+    for (size_t at = n_all && n >= n_all ? n - n_all + 1 : 0; at-- > 0;)
+        if (memcmp(tokens + at, d->invocation, n_all * sizeof(*tokens)) == 0)
+            return (uint32_t)at;
+    return DELTA_NOT_INVOKED;
+}
+
 int delta_base(struct delta **out, const struct model *m, struct core_err *err)
 {
     struct core_err own_err = {0};

@@ -84,7 +84,8 @@ struct delta_gate {
     float of_distances;
 };
 
-/* scale * act(x down + down_bias) up + scale * up_bias, times scale_vec, times the gate. */
+/* scale * act(x down + down_bias) up + scale * up_bias, times scale_vec, times the gate; 0 for
+ * rows in front of the invocation, if it waits for one. */
 struct delta_lowrank {
     struct delta_mat down;  /* [rank, n_in]; at an embedding [n_in, rank], since its input
                              * is one-hot: a token reads one row */
@@ -96,6 +97,7 @@ struct delta_lowrank {
     struct delta_gate gate; /* of x */
     float scale;
     enum kern_act act;
+    bool is_invoked; /* of a linear: acts from the prompt's invocation on (delta_invoked_from()) */
 };
 
 /* Values at places of a matrix [n_out, n_in]; of an embedding's table [n_in, n_out]. */
@@ -334,23 +336,25 @@ struct delta {
     const struct delta_line *line; /* the program in words; the last is HEAD */
     uint32_t n_lines;
 
-    uint32_t n_vocab;         /* ids that an input may have: the base's, or with the task's own */
-    uint32_t n_soft;          /* rows that stand in front of every input: ids -1, -2, ... */
-    uint32_t soft_at;         /* tokens of the input before them: 0, or on encoders 1 */
-    bool soft_is_late;        /* they enter behind the complete embedding: no type, position, norm
-                               * or coupling is theirs, and tokens have the positions that they
-                               * have without them */
-    uint32_t position_shift;  /* real token j stands at position shift + j (PEFT's
-                               * prefix: T; AdapterHub's: 0) */
-    bool ignores_token_types; /* every token's type counts as 0 (PEFT's QUESTION_ANS, and its
-                               * prompt learning outside classification) */
-    uint32_t n_gates;         /* values that a sequence keeps; a prompt with gates goes whole
-                               * into one step */
-    uint32_t n_suffix;        /* of a ReFT */
-    uint32_t n_base_layers;   /* layers in front of the first that the task changes in any way;
-                               * 0 also if it changes what enters them */
-    bool sees_prompt;         /* a row follows not from the tokens before it alone, but from
-                               * where its prompt ends, too: gates, ReFT */
+    uint32_t n_vocab;          /* ids that an input may have: the base's, or with the task's own */
+    uint32_t n_soft;           /* rows that stand in front of every input: ids -1, -2, ... */
+    uint32_t soft_at;          /* tokens of the input before them: 0, or on encoders 1 */
+    bool soft_is_late;         /* they enter behind the complete embedding: no type, position, norm
+                                * or coupling is theirs, and tokens have the positions that they
+                                * have without them */
+    uint32_t position_shift;   /* real token j stands at position shift + j (PEFT's
+                                * prefix: T; AdapterHub's: 0) */
+    bool ignores_token_types;  /* every token's type counts as 0 (PEFT's QUESTION_ANS, and its
+                                * prompt learning outside classification) */
+    uint32_t n_gates;          /* values that a sequence keeps; a prompt with gates goes whole
+                                * into one step */
+    const int32_t *invocation; /* [n_invocation]: tokens that call LOWRANKs that are is_invoked */
+    uint32_t n_invocation;
+    uint32_t n_suffix;      /* of a ReFT */
+    uint32_t n_base_layers; /* layers in front of the first that the task changes in any way;
+                             * 0 also if it changes what enters them */
+    bool sees_prompt;       /* a row follows not from the tokens before it alone, but from
+                             * where its prompt ends, too: gates, ReFT */
     /* what a step must have room for */
     uint32_t rank_max;      /* largest sum of a layer's ranks */
     uint32_t n_lowrank_max; /* most LOWRANKs of one linear */
@@ -387,6 +391,14 @@ int delta_base(struct delta **out, const struct model *m, struct core_err *err);
  * answers as the whole one does. */
 size_t delta_n_tokens_read(const struct delta *d, const struct model_config *c,
                            const int32_t *tokens, size_t n);
+
+/* Where a prompt calls the task's LOWRANKs that are is_invoked (aLoRA; Greenewald et al. 2025):
+ * the token with which the last occurrence of its invocation begins. They act on that token's
+ * row and on all behind it, the answer's too. Without an occurrence DELTA_NOT_INVOKED: they do
+ * not act at all, whatever tokens the answer has. */
+enum { DELTA_INVOCATION_MAX = 256 }; /* tokens of an invocation */
+#define DELTA_NOT_INVOKED UINT32_MAX
+uint32_t delta_invoked_from(const struct delta *d, const int32_t *tokens, size_t n);
 
 /* What the task does at a site of that class; NULL: nothing. */
 static inline const struct delta_linear *delta_linear(const struct delta *d, site_id s)

@@ -320,6 +320,7 @@ static void move_all(const struct delta_builder *b, struct arena *a, struct delt
     move_head(a, &d->head);
     move_str(a, &d->task.prompt);
     move_str(a, &d->task.parameters_json);
+    MOVE(a, d->invocation, d->n_invocation);
     for (uint32_t s = 0; s < d->n_sites; s++)
         if (d->slot[s])
             move_entry(b, a, d, (site_id)s);
@@ -344,6 +345,8 @@ int delta__finish(struct delta_builder *b, struct delta **out)
         .position_shift = b->position_shift,
         .ignores_token_types = b->ignores_token_types,
         .n_vocab = b->n_vocab ? (uint32_t)b->n_vocab : model_config(b->m)->n_vocab,
+        .invocation = b->invocation,
+        .n_invocation = b->n_invocation,
         .head = b->head,
         .task = b->task,
     };

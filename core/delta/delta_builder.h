@@ -155,6 +155,8 @@ struct delta_builder {
                            * ties it to the token embedding */
     bool has_task_id;     /* a reader asked for task.json's */
     uint32_t n_gates;
+    const int32_t *invocation; /* delta__invocation() */
+    uint32_t n_invocation;
     size_t n_vocab;        /* rows of the task's own token table; 0: the base's */
     uint32_t step, member; /* of bottlenecks that are added: read_adapterhub_setup.c */
     bool has_no_method;    /* the reader found no tensor of the method that the files name */
@@ -266,9 +268,14 @@ struct delta__lowrank {
     enum kern_act act;
     const struct delta_bottleneck *join;  /* builder's memory; NULL at a linear */
     const struct tensor *gate_w, *gate_b; /* [1, n_in], [1], or NULL */
+    bool is_invoked;                      /* it waits for delta__invocation()'s tokens */
 };
 int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
                        const struct delta__lowrank *in);
+/* The tokens that call the adapter's LOWRANKs that are is_invoked, 1 to DELTA_INVOCATION_MAX of
+ * them, each an id that the base or the task may have: number i is value[i]. `key` stands in
+ * messages. */
+int delta__invocation(struct delta_builder *b, const char *key, const double *value, size_t n);
 /* `vec`: [n_out] floats that stand for p->t, or NULL: p->t itself. */
 int delta__add_bias(struct delta_builder *b, const struct delta__place *p, const float *vec,
                     bool is_add);

@@ -1,5 +1,6 @@
 /* core/delta/delta_ops.c - operations, held against the model's sites. The only place
  * that decides what may attach where and which shapes it must have. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -106,7 +107,7 @@ static int read_lowrank(struct delta_builder *b, const struct delta__place *p,
 {
     int rc;
 
-    *a = (struct delta_lowrank){.scale = in->scale, .act = in->act};
+    *a = (struct delta_lowrank){.scale = in->scale, .act = in->act, .is_invoked = in->is_invoked};
     rc = is_embed(p) ? delta__matrix_transposed(b, in->down, p->n_in, rank, &a->down)
                      : delta__matrix(b, in->down, rank, p->n_in, &a->down);
     if (rc == 0)
@@ -176,6 +177,30 @@ static bool is_of_distances(const struct model_config *c, site_id site)
             (r->has_c2p && site_kind_of(site) == SITE_K));
 }
 
+int delta__invocation(struct delta_builder *b, const char *key, const double *value, size_t n)
+{
+    const unsigned most = model_config(b->m)->n_vocab + DELTA_OWN_IDS_MAX;
+    int32_t *id = NULL;
+
+    if (n == 0 || n > DELTA_INVOCATION_MAX)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, key,
+                                  "%s: expected 1 to %d tokens, got %zu", key, DELTA_INVOCATION_MAX,
+                                  n);
+    id = delta__scratch(b, n, sizeof(*id));
+    if (!id)
+        return CORE_E_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        if (!(value[i] >= 0.0 && value[i] < most) || value[i] != floor(value[i]))
+            return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, key,
+                                      "%s: number %zu is not an id of this vocabulary (%u)", key, i,
+                                      model_config(b->m)->n_vocab);
+        id[i] = (int32_t)value[i];
+    }
+    b->invocation = id;
+    b->n_invocation = (uint32_t)n;
+    return 0;
+}
+
 int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
                        const struct delta__lowrank *in)
 {
@@ -191,6 +216,9 @@ int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
     if (site_kind_of(p->site) == SITE_REL_EMBED)
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, p->t->name,
                                   "tensor %s: the library reads this table without it", p->t->name);
+    if (in->is_invoked && site_kind_class(site_kind_of(p->site)) != SITE_CLASS_LINEAR)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, p->t->name,
+                                  "tensor %s: the library activates only linears", p->t->name);
     rc = delta__check_rank(b, p, in->down, rank);
     if (rc == 0)
         rc = read_lowrank(b, p, in, rank, &all);

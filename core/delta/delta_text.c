@@ -60,7 +60,9 @@ static bool is_alike(const struct delta__op *a, const struct delta__op *b)
         return a->lowrank.a.up.n_rows == b->lowrank.a.up.n_rows &&
                a->lowrank.a.down.type == b->lowrank.a.down.type &&
                a->lowrank.a.scale == b->lowrank.a.scale && a->lowrank.a.act == b->lowrank.a.act &&
-               !a->lowrank.join == !b->lowrank.join && !a->lowrank.a.gate.w == !b->lowrank.a.gate.w;
+               !a->lowrank.join == !b->lowrank.join &&
+               !a->lowrank.a.gate.w == !b->lowrank.a.gate.w &&
+               a->lowrank.a.is_invoked == b->lowrank.a.is_invoked;
     case DELTA_BIAS:
         return a->bias.is_add == b->bias.is_add;
     case DELTA_SCALE:
@@ -86,8 +88,8 @@ static void lowrank_detail(const struct delta__op *op, char *out, size_t n)
                  act_text(a->act), (double)a->scale, a->scale_vec ? " x vector" : "", comma, type,
                  gate);
     else
-        snprintf(out, n, "rank %u, scale %g%s%s%s", a->up.n_rows, (double)a->scale, comma, type,
-                 gate);
+        snprintf(out, n, "rank %u, scale %g%s%s%s%s", a->up.n_rows, (double)a->scale, comma, type,
+                 gate, a->is_invoked ? ", from its invocation on" : "");
 }
 
 static void op_detail(const struct delta__op *op, size_t n_values, char *out, size_t n)

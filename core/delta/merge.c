@@ -52,6 +52,8 @@ static enum delta_left left_of(const struct model *m, site_id s, const struct de
     for (uint32_t i = 0; i < l->n_lowrank; i++) {
         if (l->lowrank[i].gate.w)
             return DELTA_LEFT_GATE;
+        if (l->lowrank[i].is_invoked)
+            return DELTA_LEFT_INVOKED;
         if (l->lowrank[i].act != KERN_ACT_NONE)
             return DELTA_LEFT_ACT;
     }

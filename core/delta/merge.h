@@ -33,6 +33,7 @@ struct model;
 #define DELTA_LEFT_MAP(X)                                                                          \
     X(ACT, "LOWRANK with activation", "what stands between its matrices is not linear")            \
     X(GATE, "LOWRANK with gate", "its factor comes with each prompt")                              \
+    X(INVOKED, "LOWRANK from its invocation on", "it changes some rows of a prompt only")          \
     X(JOIN, "LOWRANK at a join", "it changes rows where they meet the residual, not a weight")     \
     X(FUSION, "FUSION", "its weights come with each row")                                          \
     X(REFT, "REFT", "it changes some rows of a prompt only")                                       \

@@ -6,7 +6,11 @@
  * rank_pattern, whose keys are regular expressions over module paths.
  *
  * With a magnitude m beside the pair (DoRA, Liu et al. 2024): y = g (*) (W x + s B (A x)) + b,
- * g = m / |W + s B A|, the norm of each row; of an embedding, of each of its columns. */
+ * g = m / |W + s B A|, the norm of each row; of an embedding, of each of its columns.
+ *
+ * With alora_invocation_tokens (aLoRA, Greenewald et al. 2025) the pairs act from the last
+ * occurrence of these tokens in the prompt on. The library looks for them for a causal
+ * language model only; for other tasks it leaves such pairs out of every forward. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +22,8 @@ struct lora {
     bool has_rank; /* the file says ranks; without, the tensors' */
     bool is_rslora, is_dora;
     enum delta__residual residual;
+    bool is_invoked;    /* an aLoRA */
+    bool is_never_used; /* of a task for which the library does not look for the invocation */
 };
 
 /* s of the module at path, whose A is t. */
@@ -169,6 +175,8 @@ static int add_module(struct delta_builder *b, const struct lora *l, const struc
         rc = scale_of(b, l, t->name + n_prefix, n - n_prefix, t, &in.scale);
     if (rc == 0 && l->residual && !pair->is_table) /* it leaves tables as they are */
         rc = delta__take_residual(b, &p, l->residual, t->name + n_prefix, n - n_prefix, &in);
+    in.is_invoked = l->is_invoked;
+    in.scale = l->is_never_used ? 0.0f : in.scale;
     if (rc == 0 && magnitude)
         rc = add_magnitude(b, &p, magnitude, &in);
     if (rc == 0 && l->is_dora && !magnitude)
@@ -185,9 +193,8 @@ static int add_module(struct delta_builder *b, const struct lora *l, const struc
 static int read_options(struct delta_builder *b, const json_t *config, struct lora *l)
 {
     static const char *const option[] = {
-        "layer_replication", "target_parameters",       "use_qalora",
-        "use_bdlora",        "alora_invocation_tokens", "arrow_config",
-        "kasa_config",       "megatron_config",         NULL,
+        "layer_replication", "target_parameters", "use_qalora",      "use_bdlora",
+        "arrow_config",      "kasa_config",       "megatron_config", NULL,
     };
     static const char *const harmless[] = {"gaussian", "eva", "orthogonal", "mica"};
     const json_t *init = json_object_get(config, "init_lora_weights");
@@ -260,6 +267,48 @@ static int read_numbers(struct delta_builder *b, const json_t *config, struct lo
     return rc < 0 ? rc : delta__by_module_read(b, config, &l->rank);
 }
 
+/* aLoRA. An empty list is none. */
+static int read_invocation(struct delta_builder *b, const json_t *config, struct lora *l)
+{
+    static const char key[] = "alora_invocation_tokens";
+    const json_t *list = json_object_get(config, key), *v;
+    const char *task;
+    double *value;
+    size_t i, n;
+    int rc = delta__json_str(b, config, "task_type", NULL, &task);
+
+    if (rc < 0 || !list || json_is_null(list))
+        return rc;
+    if (!json_is_array(list))
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, key, "%s: expected a list", key);
+    if (json_array_size(list) == 0)
+        return 0;
+    if (l->is_dora)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, key,
+                                  "%s and use_dora: the library has no such layer", key);
+    if (l->residual) /* its change of the base is there before the invocation, too */
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, key,
+                                  "%s with an initialisation that edits the base is not computed",
+                                  key);
+    value = delta__scratch(b, json_array_size(list), sizeof(*value));
+    if (!value)
+        return CORE_E_NOMEM;
+    json_array_foreach(list, i, v)
+    {
+        value[i] = json_is_integer(v) ? json_number_value(v) : -1.0;
+    }
+    n = i;
+    if (!task || strcmp(task, "CAUSAL_LM") != 0) {
+        l->is_never_used = true;
+        return 0;
+    }
+    if (model_config(b->m)->n_stacks > 1)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, key,
+                                  "%s: CAUSAL_LM of an encoder-decoder is not computed", key);
+    l->is_invoked = true;
+    return delta__invocation(b, key, value, n);
+}
+
 /* ---- trained tokens -------------------------------------------------------------- */
 
 /* trainable_token_indices: a list, of the input embedding, or lists by the end of a module's
@@ -301,6 +350,8 @@ int delta__peft_lora(struct delta_builder *b, const json_t *config)
         rc = check_tying(b, config);
     if (rc == 0)
         rc = read_numbers(b, config, &l);
+    if (rc == 0)
+        rc = read_invocation(b, config, &l);
     for (size_t i = 0; rc == 0 && i < b->tensors.n; i++) {
         const struct tensor *t = &b->tensors.t[i];
         const size_t n_name = strlen(t->name);

@@ -91,10 +91,11 @@ struct engine_job {
     } source;
     float *out; /* results, see engine_job_output() */
     size_t out_rows, out_cols;
-    float *mean;       /* [d_model] for mean pooling, else NULL */
-    uint32_t n_behind; /* tokens behind the one that a head pools as the last */
-    float *gate;       /* [delta's n_gates] */
-    bool has_gates;    /* from its prompt; they stay when it is put back */
+    float *mean;           /* [d_model] for mean pooling, else NULL */
+    uint32_t n_behind;     /* tokens behind the one that a head pools as the last */
+    float *gate;           /* [delta's n_gates] */
+    bool has_gates;        /* from its prompt; they stay when it is put back */
+    uint32_t invoked_from; /* of its ids (struct fwd_seq); an encoder-decoder's never */
 
     uint32_t n_done;      /* tokens that the model has seen */
     uint32_t n_generated; /* tokens produced */

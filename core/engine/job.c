@@ -170,6 +170,9 @@ static int alloc_ids(struct engine_job *job)
         job->n_prompt = job->n_soft + n;
         job->ids = copy_ids(d, job->in.tokens, n, more);
     }
+    job->invoked_from = delta_invoked_from(d, job->in.tokens, job->n_given);
+    if (job->invoked_from != DELTA_NOT_INVOKED)
+        job->invoked_from = c->n_stacks > 1 ? DELTA_NOT_INVOKED : job->invoked_from + job->n_soft;
     job->types = copy_ids(d, has_types ? job->in.token_types : NULL, job->n_given, 0);
     if (!job->ids || !job->types)
         return CORE_E_NOMEM;

@@ -42,6 +42,7 @@ static void fill_source(struct fwd_batch *b, const struct engine_job *job)
                                            .row0 = b->n_rows,
                                            .n_rows = n,
                                            .n_prompt = n,
+                                           .invoked_from = DELTA_NOT_INVOKED,
                                            .gate = job->gate,
                                            .cross_block = job->source.kv.block,
                                            .n_cross = n};
@@ -71,6 +72,7 @@ static void fill_own(struct engine *e, struct fwd_batch *b, const struct engine_
                          .pool_at = (uint32_t)engine__n_ids(job) - 1 - job->n_behind,
                          .gate = job->gate,
                          .has_gates = job->has_gates,
+                         .invoked_from = job->invoked_from,
                          .is_last = job->n_done + n == engine__n_ids(job),
                          .out = job->out,
                          .mean = job->mean,

@@ -70,16 +70,21 @@ static bool may_share(const struct engine_job *job)
            !job->in.delta->sees_prompt;
 }
 
-/* Tokens that two jobs of one task begin with, but not the last of either's prompt. */
+/* Rows that two jobs of one task begin with alike: the same tokens, seen by the same operations.
+ * But not the last of either's prompt. */
 static size_t n_common(const struct engine *e, const struct engine_job *a,
                        const struct engine_job *b)
 {
-    const size_t n_a = engine__n_ids(a) - 1, n_b = engine__n_ids(b), n = n_a < n_b ? n_a : n_b;
-    size_t i = 0;
+    const size_t n_a = engine__n_ids(a) - 1, n_b = engine__n_ids(b);
+    size_t n = n_a < n_b ? n_a : n_b, i = 0;
 
     if (a->in.delta != b->in.delta || !may_share(b) ||
         engine__is_long(e, a) != engine__is_long(e, b))
         return 0;
+    if (a->invoked_from != b->invoked_from) {
+        n = a->invoked_from < n ? a->invoked_from : n;
+        n = b->invoked_from < n ? b->invoked_from : n;
+    }
     while (i < n && a->ids[i] == b->ids[i])
         i++;
     return kv_has(&e->thread_data.kv, &b->kv, i) ? i : 0;

@@ -56,13 +56,15 @@ struct fwd_seq {
      * and positions and follows none, up to layer own_from: there it gets rows of its own.
      * Below the last layer of an encoder of one stack; 0: it follows none. */
     uint32_t own_from, follows;
-    uint32_t n_prompt; /* tokens of the prompt; rows behind them are its answer's */
-    uint32_t pool_at;  /* the token that LAST pools: of a decode row itself */
-    float *gate;       /* [delta's n_gates]: written with the prompt, whose rows are
-                        * all in one step then, and read with every later row */
-    bool has_gates;    /* they are written already */
-    bool is_last;      /* row0 + n_rows - 1 is the last row of the prompt, or a
-                        * decode row: pooled or LM outputs are due */
+    uint32_t n_prompt;     /* tokens of the prompt; rows behind them are its answer's */
+    uint32_t pool_at;      /* the token that LAST pools: of a decode row itself */
+    float *gate;           /* [delta's n_gates]: written with the prompt, whose rows are
+                            * all in one step then, and read with every later row */
+    bool has_gates;        /* they are written already */
+    uint32_t invoked_from; /* its token from which LOWRANKs that wait for an invocation act, or
+                            * DELTA_NOT_INVOKED */
+    bool is_last;          /* row0 + n_rows - 1 is the last row of the prompt, or a
+                            * decode row: pooled or LM outputs are due */
     /* Where the head writes. Pooled kinds: [n_labels or d_model]; tagging: the row of
      * the sequence's first own token, [n_tokens, n_labels]; generation: NULL. */
     float *out;

@@ -235,6 +235,13 @@ void fwd__gate(const struct fwd *f, const struct fwd_seq *q, size_t n, const str
 void fwd__scale_by_gate(const struct fwd *f, const struct fwd_rows *v, const struct delta_gate *g,
                         uint32_t row0, size_t n, size_t width, float *y);
 
+/* False of a row of the view that stands in front of its prompt's invocation. Views of a causal
+ * model. */
+bool fwd__is_invoked(const struct fwd *f, const struct fwd_rows *v, uint32_t row);
+/* y [n, width], the view's rows from row0 on: such rows become 0. */
+void fwd__silence(const struct fwd *f, const struct fwd_rows *v, uint32_t row0, size_t n,
+                  size_t width, float *y);
+
 /* ---- couple.c ------------------------------------------------------------------- */
 
 /* The tasks' couplings over the worker's own rows of x [rows, d_embed]: complete embedding

@@ -239,6 +239,8 @@ static void down_products(const struct group *g)
         if (p->a->gate.w)
             fwd__scale_by_gate(g->f, g->v, &p->a->gate, seg->row0 + (uint32_t)first, n,
                                p->a->down.n_rows, t);
+        if (p->a->is_invoked)
+            fwd__silence(g->f, g->v, seg->row0 + (uint32_t)first, n, p->a->down.n_rows, t);
     }
 }
 
@@ -308,7 +310,8 @@ static void up_products(const struct group *g, uint32_t s, const struct tile *t,
         f->k->outer(t->r1 - t->r0, n_cols, rank, tt, rank, up->type, u, up->n_cols,
                     y + t->r0 * ldy + t->c0, ldy);
         for (uint32_t r = t->r0; p->a->up_bias && r < t->r1; r++)
-            f->k->axpy(n_cols, p->a->scale, p->a->up_bias + t->c0, y + r * ldy + t->c0);
+            if (!p->a->is_invoked || fwd__is_invoked(f, g->v, r))
+                f->k->axpy(n_cols, p->a->scale, p->a->up_bias + t->c0, y + r * ldy + t->c0);
     }
 }
 

@@ -74,6 +74,8 @@ def lora_methods(family: Family) -> list:
         lora("lora-resized", family, resized=True),
         lora("lora-alora", family, alora_invocation_tokens=list(invocation), invocation=invocation,
              kinds=("generation",)),
+        lora("lora-alora-all", family, alora_invocation_tokens=list(invocation), invocation=invocation,
+             kinds=("generation",), target_modules=names.linears, lora_bias=True, r=3, lora_alpha=7),
         lora("lora-pissa-unconverted", family, init_lora_weights="pissa", lossy=True),
         lora("lora-pissa-dora-unconverted", family, init_lora_weights="pissa", use_dora=True, use_rslora=True, r=4,
              rank_pattern={rf".*\.1\..*{names.key[0]}": 3}, lossy=True),

@@ -32,6 +32,7 @@ static const struct {
     {"gpt2", "gpt2-ah-stack-fusion-embedding", "FUSION: its weights come with each row"},
     {"gpt2", "gpt2-ah-seq_bn_inv", "COUPLING: it maps embedding rows"},
     {"gpt2", "gpt2-ah-lora-gated", "LOWRANK with gate: its factor comes with each prompt"},
+    {"gpt2", "gpt2-peft-lora-alora", "LOWRANK from its invocation on: it changes some rows"},
     {"gpt2", "gpt2-peft-lora-dora-embedding", "an operation at an embedding: a row is looked up"},
 };
 

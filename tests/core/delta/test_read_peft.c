@@ -419,12 +419,17 @@ START_TEST(own_weights_of_more_than_half_the_base_are_refused)
 END_TEST
 
 static const char *const options[] = {
-    "\"layer_replication\": [[0, 2]]",          "\"target_parameters\": [\"w\"]",
-    "\"alora_invocation_tokens\": [5]",         "\"use_qalora\": true",
-    "\"use_bdlora\": {\"nblocks\": 2}",         "\"arrow_config\": {\"top_k\": 1}",
-    "\"kasa_config\": {\"beta\": 1}",           "\"megatron_config\": {\"x\": 1}",
-    "\"init_lora_weights\": \"pissa_niter_4\"", "\"init_lora_weights\": \"lora_ga\"",
-    "\"init_lora_weights\": \"corda\"",         "\"init_lora_weights\": \"loftq\"",
+    "\"layer_replication\": [[0, 2]]",
+    "\"target_parameters\": [\"w\"]",
+    "\"use_qalora\": true",
+    "\"use_bdlora\": {\"nblocks\": 2}",
+    "\"arrow_config\": {\"top_k\": 1}",
+    "\"kasa_config\": {\"beta\": 1}",
+    "\"megatron_config\": {\"x\": 1}",
+    "\"init_lora_weights\": \"pissa_niter_4\"",
+    "\"init_lora_weights\": \"corda\"",
+    "\"init_lora_weights\": \"loftq\"",
+    "\"alora_invocation_tokens\": [5], \"init_lora_weights\": \"pissa\"",
 };
 
 START_TEST(an_option_that_is_not_computed_is_refused_by_name)
