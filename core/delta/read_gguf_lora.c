@@ -51,9 +51,23 @@ static int check_architecture(struct delta_builder *b, const struct gguf *g)
                               s.n > 60 ? 60 : (int)s.n, s.p, ours);
 }
 
+/* The tokens of an activated LoRA. */
+static int read_invocation(struct delta_builder *b, const struct gguf *g)
+{
+    double value[DELTA_INVOCATION_MAX];
+    size_t n = 0;
+    bool is_list = gguf_get_array(g, ALORA, &n);
+
+    for (size_t i = 0; is_list && i < n && i < DELTA_INVOCATION_MAX; i++)
+        is_list = gguf_array_f64(g, ALORA, i, &value[i]);
+    if (!is_list)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, ALORA,
+                                  FILE_NAME ": " ALORA ": expected a list of tokens");
+    return delta__invocation(b, ALORA, value, n);
+}
+
 static int read_metadata(struct delta_builder *b, const struct gguf *g, double *alpha)
 {
-    size_t n;
     int rc = expect_text(b, g, "general.type", "adapter",
                          ": a whole model is served with --model, it is no adapter");
 
@@ -63,9 +77,10 @@ static int read_metadata(struct delta_builder *b, const struct gguf *g, double *
         rc = check_architecture(b, g);
     if (rc < 0)
         return rc;
-    if (gguf_get_array(g, ALORA, &n))
-        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, ALORA,
-                                  FILE_NAME ": " ALORA ": an activated LoRA is not computed");
+    if (gguf_has(g, ALORA))
+        rc = read_invocation(b, g);
+    if (rc < 0)
+        return rc;
     *alpha = 0.0;
     if (gguf_has(g, "adapter.lora.alpha") &&
         (!gguf_get_f64(g, "adapter.lora.alpha", alpha) || !isfinite(*alpha)))
@@ -187,6 +202,7 @@ static int add_pair(struct delta_builder *b, const struct tensor *t, size_t n, d
         rc = transpose(b, &in.down);
     if (rc == 0 && model_gguf_row(b->m, p.site, 1) != 1)
         rc = reorder(b, &p, &in.up);
+    in.is_invoked = b->n_invocation > 0;
     in.scale = alpha != 0.0 ? (float)(alpha / (double)t->dim[is_table]) : 1.0f;
     return rc < 0 ? rc : delta__add_lowrank(b, &p, &in);
 }

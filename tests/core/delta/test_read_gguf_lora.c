@@ -240,17 +240,50 @@ START_TEST(a_file_that_is_no_lora_of_this_base_is_refused)
 }
 END_TEST
 
-START_TEST(an_activated_lora_is_refused_by_name)
+static void invocation(struct file *f, uint32_t n, uint32_t first)
 {
+    begin(f, "adapter", "lora", "llama");
+    key(f, "adapter.alora.invocation_tokens", TYPE_ARRAY);
+    put_u32(&f->kv, TYPE_U32);
+    put_u64(&f->kv, n);
+    for (uint32_t i = 0; i < n; i++)
+        put_u32(&f->kv, first + i);
+    pair_of_v(f);
+}
+
+START_TEST(an_activated_lora_waits_for_its_invocation)
+{
+    struct adapter a = {0};
+    struct delta *d;
     struct file f;
 
+    invocation(&f, 2, 7);
+    finish(&f, &a);
+    d = compile(&a);
+    ck_assert_uint_eq(d->n_invocation, 2);
+    ck_assert_int_eq(d->invocation[0], 7);
+    ck_assert_int_eq(d->invocation[1], 8);
+    ck_assert(lowrank_at(d, 0, SITE_V)->is_invoked);
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
+START_TEST(an_invocation_is_a_list_of_tokens_of_the_vocabulary)
+{
+    static const char name[] = "adapter.alora.invocation_tokens";
+    struct file f;
+
+    invocation(&f, 0, 0);
+    is_refused(&f, CORE_E_ADAPTER_INVALID, name);
+    invocation(&f, DELTA_INVOCATION_MAX + 1, 0);
+    is_refused(&f, CORE_E_ADAPTER_INVALID, name);
+    invocation(&f, 1, 1u << 31);
+    is_refused(&f, CORE_E_ADAPTER_INVALID, "is not an id of this vocabulary");
     begin(&f, "adapter", "lora", "llama");
-    key(&f, "adapter.alora.invocation_tokens", TYPE_ARRAY);
-    put_u32(&f.kv, TYPE_U32);
-    put_u64(&f.kv, 1);
-    put_u32(&f.kv, 7);
+    text(&f, name, "7");
     pair_of_v(&f);
-    is_refused(&f, CORE_E_ADAPTER_UNSUPPORTED, "adapter.alora.invocation_tokens");
+    is_refused(&f, CORE_E_ADAPTER_INVALID, name);
 }
 END_TEST
 
@@ -314,7 +347,8 @@ Suite *read_gguf_lora_suite(void)
     tcase_add_test(t, types_that_llama_cpp_writes_are_read);
     tcase_add_test(t, the_token_embeddings_factor_is_turned);
     tcase_add_test(t, a_file_that_is_no_lora_of_this_base_is_refused);
-    tcase_add_test(t, an_activated_lora_is_refused_by_name);
+    tcase_add_test(t, an_activated_lora_waits_for_its_invocation);
+    tcase_add_test(t, an_invocation_is_a_list_of_tokens_of_the_vocabulary);
     tcase_add_test(t, tensors_without_a_place_are_refused);
     tcase_add_test(t, a_family_without_gguf_files_says_so);
     suite_add_tcase(s, t);
