@@ -126,6 +126,12 @@ struct delta__widths {
 };
 int delta__widest(struct delta_builder *b, const char *suffix, struct delta__widths *w);
 
+/* The modules that target_modules names, in their order of registration, where the file has no
+ * tensors of theirs (peft_targets.c): *out [*n], at least one. `as` stands in messages.
+ * CORE_E_ADAPTER_UNSUPPORTED if a configuration does not say it without the library's class. */
+int delta__peft_targets(struct delta_builder *b, const json_t *config, const struct tensor *as,
+                        struct delta__place **out, size_t *n);
+
 /* A number that differs by module (peft_patterns.c): of the first pattern in the
  * configuration's object `name` that matches the module's path, else dflt. */
 struct delta__by_module {
