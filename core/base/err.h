@@ -27,6 +27,7 @@
     X(UNKNOWN_TASK, "unknown_task")               \
     X(UNKNOWN_VERSION, "unknown_version")         \
     X(UNKNOWN_ROUTE, "unknown_route")             \
+    X(UNKNOWN_PATH, "unknown_path")               \
     X(METHOD_NOT_ALLOWED, "method_not_allowed")   \
     X(BUSY, "busy")                               \
     X(NAME_RESERVED, "name_reserved")             \

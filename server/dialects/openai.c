@@ -49,6 +49,19 @@ static const struct {
     {"parallel_tool_calls", "true"},
     {"modalities", "[\"text\"]"},
     {"response_format", "{\"type\":\"text\"}"},
+    /* vLLM's */
+    {"use_beam_search", "false"},
+    {"length_penalty", "1"},
+    {"min_tokens", "0"},
+    {"stop_token_ids", "[]"},
+    {"bad_words", "[]"},
+    {"include_stop_str_in_output", "false"},
+    {"skip_special_tokens", "true"},
+    {"spaces_between_special_tokens", "true"},
+    {"add_special_tokens", "true"},
+    {"add_generation_prompt", "true"},
+    {"continue_final_message", "false"},
+    {"return_token_ids", "false"},
 };
 
 static bool is_equal(const json_t *v, const char *json)
@@ -74,6 +87,15 @@ int openai_check_neutral(struct json_reader *p, const json_t *root)
     return 0;
 }
 
+static int set_number(struct json_reader *p, struct infer_params *out, const char *name, int value)
+{
+    json_t *v = json_integer(value);
+    const int rc = v ? infer_params_set(out, name, v, name, p) : jr_nomem(p);
+
+    json_decref(v);
+    return rc;
+}
+
 static int read_params(struct json_reader *p, const json_t *root, struct infer_params *out)
 {
     static const struct {
@@ -94,14 +116,14 @@ static int read_params(struct json_reader *p, const json_t *root, struct infer_p
         {"priority", "priority"},
         {"truncate", "truncate"},
     };
-    json_t *one = json_integer(1);
-    int rc = one ? infer_params_set(out, "n", one, "n", p) : jr_nomem(p);
+    int rc = set_number(p, out, "n", 1);
 
-    json_decref(one);
     for (size_t i = 0; rc == 0 && i < sizeof(name) / sizeof(name[0]); i++) {
         const json_t *v = json_object_get(root, name[i].theirs);
 
-        if (v)
+        if (v && !strcmp(name[i].ours, "top_k") && json_integer_value(v) == -1)
+            rc = set_number(p, out, "top_k", 0); /* as vLLM says that it is off */
+        else if (v)
             rc = infer_params_set(out, name[i].ours, v, name[i].theirs, p);
     }
     return rc;
@@ -133,13 +155,13 @@ static int read_stream(struct json_reader *p, const json_t *root, struct infer *
 
 int openai_read_generation(struct json_reader *p, const json_t *root, struct infer *in)
 {
-    static const char *const who[] = {"user", "safety_identifier"};
+    static const char *const who[] = {"user", "safety_identifier", "prompt_cache_key"};
     struct infer_item *it = in->item;
     struct openai_form *f = in->form;
     size_t n_jobs;
     int rc = openai_check_neutral(p, root);
 
-    for (size_t i = 0; rc == 0 && i < 2; i++) {
+    for (size_t i = 0; rc == 0 && i < sizeof(who) / sizeof(who[0]); i++) {
         const json_t *v = json_object_get(root, who[i]);
 
         if (v && !json_is_string(v))
@@ -147,6 +169,8 @@ int openai_read_generation(struct json_reader *p, const json_t *root, struct inf
     }
     if (rc == 0)
         rc = read_params(p, root, &it->params);
+    if (rc == 0)
+        rc = openai_read_truncate(p, root, &it->params);
     if (rc == 0)
         rc = read_stream(p, root, in);
     if (rc < 0)

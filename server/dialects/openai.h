@@ -3,7 +3,7 @@
  *
  * Fields that exist there and not here are refused by name unless they say what is so
  * anyway (presence_penalty 0, response_format text); `user` and `safety_identifier` only
- * tell who asks and are read over.
+ * tell who asks and are read over, as `prompt_cache_key`, which can only make a server quicker.
  */
 #ifndef SERVER_DIALECTS_OPENAI_H
 #define SERVER_DIALECTS_OPENAI_H
@@ -26,15 +26,21 @@ int openai_read_form(struct json_reader *p, const struct infer_source *src,
 int openai_read_generation(struct json_reader *p, const struct json_t *root, struct infer *in);
 /* Those fields of OpenAI's that must be absent or say what is so anyway. */
 int openai_check_neutral(struct json_reader *p, const struct json_t *root);
-#define OPENAI_GENERATION_NAMES                                                           \
-    "model stream stream_options max_tokens temperature top_p n stop seed logprobs user " \
-    "safety_identifier presence_penalty frequency_penalty logit_bias store metadata "     \
-    "service_tier top_k min_p repetition_penalty ignore_eos timeout priority truncate"
+#define OPENAI_GENERATION_NAMES                                                                 \
+    "model stream stream_options max_tokens temperature top_p n stop seed logprobs user "       \
+    "safety_identifier presence_penalty frequency_penalty logit_bias store metadata "           \
+    "service_tier prompt_cache_key top_k min_p repetition_penalty ignore_eos timeout priority " \
+    "truncate truncate_prompt_tokens use_beam_search length_penalty min_tokens stop_token_ids " \
+    "bad_words include_stop_str_in_output skip_special_tokens spaces_between_special_tokens "   \
+    "return_token_ids"
 
-/* `encoding_format`, and what every route takes besides: truncate, timeout, priority, user. */
+/* `encoding_format`, and what every route takes besides: truncate (vLLM: truncate_prompt_tokens
+ * -1), timeout, priority, user. */
 int openai_read_encoding(struct json_reader *p, const struct json_t *root, struct openai_form *f);
 int openai_read_limits(struct json_reader *p, const struct json_t *root, struct infer_params *out);
-#define OPENAI_LIMIT_NAMES "truncate timeout priority user"
+#define OPENAI_LIMIT_NAMES "truncate truncate_prompt_tokens timeout priority user"
+int openai_read_truncate(struct json_reader *p, const struct json_t *root,
+                         struct infer_params *out);
 
 /* The member `messages`. */
 int openai_read_messages(struct json_reader *p, const struct json_t *root, struct task_input *in);

@@ -48,6 +48,22 @@ static int read_parts(struct json_reader *p, json_t *parts, const char *where, c
     return rc;
 }
 
+/* What an answer's message has beside its text, which clients send back as it came: nothing may
+ * stand in it that the prompt would then lack. */
+static int check_rest(struct json_reader *p, const json_t *message)
+{
+    static const char *const rest[] = {"refusal", "tool_calls", "function_call", "annotations",
+                                       "audio"};
+
+    for (size_t i = 0; i < sizeof(rest) / sizeof(rest[0]); i++) {
+        const json_t *v = json_object_get(message, rest[i]);
+
+        if (v && !(json_is_array(v) && !json_array_size(v)))
+            return jr_fail(p, CORE_E_BAD_FIELD, rest[i], "not supported: null or [] is");
+    }
+    return 0;
+}
+
 static int read_message(struct json_reader *p, json_t *v, size_t i, struct task_message *m)
 {
     struct json_reader inner = *p;
@@ -59,7 +75,9 @@ static int read_message(struct json_reader *p, json_t *v, size_t i, struct task_
     inner.path = path;
     if (!json_is_object(v))
         return jr_fail(&inner, CORE_E_BAD_FIELD, "", "expected {\"role\", \"content\"}");
-    rc = jr_names(&inner, v, "role content");
+    rc = jr_names(&inner, v, "role content refusal tool_calls function_call annotations audio");
+    if (rc == 0)
+        rc = check_rest(&inner, v);
     if (rc == 0)
         rc = jr_needed_text(&inner, v, "role", &m->role);
     if (rc < 0)
@@ -119,7 +137,8 @@ static int read_chat(struct json_reader *p, const struct infer_source *src, json
     int rc = jr_names(p, root,
                       OPENAI_GENERATION_NAMES " messages max_completion_tokens top_logprobs tools "
                                               "tool_choice functions parallel_tool_calls "
-                                              "modalities response_format");
+                                              "modalities response_format add_generation_prompt "
+                                              "continue_final_message");
 
     if (rc < 0)
         return rc;

@@ -33,7 +33,8 @@ static int read_logprobs(struct json_reader *p, const json_t *root, struct infer
 static int read_completion(struct json_reader *p, const struct infer_source *src, json_t *root,
                            struct infer *in)
 {
-    int rc = jr_names(p, root, OPENAI_GENERATION_NAMES " prompt suffix echo best_of");
+    int rc =
+        jr_names(p, root, OPENAI_GENERATION_NAMES " prompt suffix echo best_of add_special_tokens");
 
     if (rc < 0)
         return rc;

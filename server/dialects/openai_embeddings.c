@@ -22,6 +22,24 @@ int openai_read_encoding(struct json_reader *p, const json_t *root, struct opena
     return 0;
 }
 
+/* -1: to what the model takes. Another number would cut at a place that we do not know. */
+int openai_read_truncate(struct json_reader *p, const json_t *root, struct infer_params *out)
+{
+    const json_t *v = json_object_get(root, "truncate_prompt_tokens");
+    json_t *yes;
+    int rc;
+
+    if (!v)
+        return 0;
+    if (!json_is_integer(v) || json_integer_value(v) != -1)
+        return jr_fail(p, CORE_E_BAD_FIELD, "truncate_prompt_tokens",
+                       "not supported: only -1 is, which is \"truncate\": true");
+    yes = json_true();
+    rc = infer_params_set(out, "truncate", yes, "truncate_prompt_tokens", p);
+    json_decref(yes);
+    return rc;
+}
+
 int openai_read_limits(struct json_reader *p, const json_t *root, struct infer_params *out)
 {
     static const char *const name[] = {"truncate", "timeout", "priority"};
@@ -36,7 +54,7 @@ int openai_read_limits(struct json_reader *p, const json_t *root, struct infer_p
         if (v)
             rc = infer_params_set(out, name[i], v, name[i], p);
     }
-    return rc;
+    return rc < 0 ? rc : openai_read_truncate(p, root, out);
 }
 
 static int read_embeddings(struct json_reader *p, const struct infer_source *src, json_t *root,

@@ -49,6 +49,8 @@ static int put(struct lora *l, const struct upload *u, struct core_err *err)
 
     if (rc == 0 && !is_current(r->srv->store, l->name, &pick))
         rc = adapters_put_picked(r, l->name, &pick, &opt, &l->work.info, &why);
+    if (rc == CORE_E_VERSION_MISMATCH && is_current(r->srv->store, l->name, &pick))
+        rc = 0; /* another request has loaded the same files meanwhile */
     ads_pick_release(&pick);
     if (rc == CORE_E_VERSION_MISMATCH)
         return core_err_set_param(err, rc, "lora_name",
@@ -68,7 +70,7 @@ static int load_work(struct srv_work *w)
     int rc = import_read(&u, c->import_root, l->path, c->max_upload_bytes, &w->err);
 
     if (rc == IMPORT_NONE)
-        rc = core_err_set_param(&w->err, CORE_E_BAD_FIELD, "lora_path",
+        rc = core_err_set_param(&w->err, CORE_E_UNKNOWN_PATH, "lora_path",
                                 "lora_path: there is no such folder below --import-root");
     else if (rc == 0)
         rc = put(l, &u, &w->err);

@@ -34,6 +34,7 @@ unsigned srv_status_of(int code)
     case CORE_E_UNKNOWN_TASK:
     case CORE_E_UNKNOWN_VERSION:
     case CORE_E_UNKNOWN_ROUTE:
+    case CORE_E_UNKNOWN_PATH:
         return 404;
     case CORE_E_METHOD_NOT_ALLOWED:
         return 405;

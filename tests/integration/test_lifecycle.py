@@ -205,7 +205,7 @@ class Import(unittest.TestCase):
         self.assertEqual(load(lora_name="lo", lora_path="ia3", load_inplace=True).status, 200)
         self.assertEqual(call(self.s, "GET", "lo").json["method"], "ia3")
         for body, error in (({"lora_path": "good"}, (400, "missing_field", "lora_name")), ({"lora_name": "x"}, (400, "missing_field", "lora_path")),
-                            ({"lora_name": "x", "lora_path": "nothing"}, (400, "bad_field", "lora_path")),
+                            ({"lora_name": "x", "lora_path": "nothing"}, (404, "unknown_path", "lora_path")),
                             ({"lora_name": "x", "lora_path": "/etc"}, (403, "path_forbidden", "lora_path")),
                             ({"lora_name": "../x", "lora_path": "good"}, (400, "bad_field", "lora_name")),
                             ({"lora_name": "bert", "lora_path": "good"}, (409, "name_reserved", "lora_name")),

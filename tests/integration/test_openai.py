@@ -221,6 +221,35 @@ class Decoder(unittest.TestCase):
                                    user="me", store=False, parallel_tool_calls=True).status, 200)
         self.assertEqual(self.complete(echo=False, best_of=1, suffix="", user="me").status, 200)
 
+    def test_what_vllms_clients_say_is_understood_or_so_anyway(self):
+        want = self.complete().json["choices"]
+        got = self.complete(top_k=-1, use_beam_search=False, length_penalty=1.0, min_tokens=0, stop_token_ids=[], bad_words=[],
+                            include_stop_str_in_output=False, skip_special_tokens=True, spaces_between_special_tokens=True,
+                            add_special_tokens=True, return_token_ids=False, prompt_cache_key="x")
+        self.assertEqual((got.status, got.json["choices"]), (200, want))
+        self.assertEqual(self.complete(temperature=5, seed=1, top_k=1).json["choices"], want)
+        self.assertNotEqual(self.complete(temperature=5, seed=1, top_k=-1).json["choices"], want)
+        self.assertEqual(self.chat(add_generation_prompt=True, continue_final_message=False).status, 200)
+        for field, value in (("use_beam_search", True), ("min_tokens", 2), ("stop_token_ids", [5]), ("skip_special_tokens", False),
+                             ("top_k", -2), ("truncate_prompt_tokens", 5), ("truncate_prompt_tokens", True), ("prompt_cache_key", 1)):
+            self.assertEqual(self.complete(**{field: value}).error, (400, "bad_field", field))
+        long = "b " * 20000
+        self.assertEqual(self.complete(prompt=long).status, 422)
+        got, want = (self.complete(prompt=long, **how) for how in ({"truncate_prompt_tokens": -1}, {"truncate": True}))
+        self.assertEqual((got.status, got.json["choices"], got.json["usage"]), (200, want.json["choices"], want.json["usage"]))
+
+    def test_a_message_of_an_answer_may_be_sent_back_as_it_came(self):
+        said = self.chat().json["choices"][0]["message"]
+        ask = [{"role": "user", "content": "hi"}, said, {"role": "user", "content": "b"}]
+        plain = [{"role": m["role"], "content": m["content"]} for m in ask]
+        more = [ask[0], {**said, "tool_calls": [], "function_call": None, "annotations": [], "audio": None}, ask[2]]
+        want = self.chat(messages=plain).json["choices"]
+        for messages in (ask, more):
+            got = self.chat(messages=messages)
+            self.assertEqual((got.status, got.json.get("choices")), (200, want), got.body)
+        for field, value in (("refusal", "no"), ("tool_calls", [{"id": "x"}]), ("audio", {"id": "x"})):
+            self.assertEqual(self.chat(messages=[ask[0], {**said, field: value}]).error, (400, "bad_field", f"messages[1].{field}"))
+
     def test_errors_name_what_the_request_has(self):
         for body, error in (({"model": "none"}, (404, "unknown_task", "model")),
                             ({"model": None}, (400, "missing_field", "model")),

@@ -33,6 +33,7 @@ static const struct {
     {CORE_E_NAME_RESERVED, 409, "conflict_error"},
     {CORE_E_VERSION_MISMATCH, 412, "conflict_error"},
     {CORE_E_BODY_TOO_LARGE, 413, "invalid_request_error"},
+    {CORE_E_UNKNOWN_PATH, 404, "not_found_error"},
     {CORE_E_TARGET_TOO_LONG, 414, "invalid_request_error"},
     {CORE_E_HEAD_TOO_LARGE, 431, "invalid_request_error"},
     {CORE_E_MEDIA_TYPE, 415, "invalid_request_error"},
