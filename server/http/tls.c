@@ -31,7 +31,8 @@ const char http_tls_priorities[] =
 struct http_tls_certs {
     atomic_uint n_refs;
     gnutls_certificate_credentials_t cred;
-    bool needs_client; /* a certificate of the client's */
+    bool needs_client;         /* a certificate of the client's */
+    gnutls_datum_t ticket_key; /* of sessions that may be resumed; none if needs_client */
     time_t begins, ends;
 };
 
@@ -100,6 +101,10 @@ static void unref(struct http_tls_certs *c)
         return;
     if (c->cred)
         gnutls_certificate_free_credentials(c->cred);
+    if (c->ticket_key.data) {
+        explicit_bzero(c->ticket_key.data, c->ticket_key.size);
+        gnutls_free(c->ticket_key.data);
+    }
     core_free(c);
 }
 
@@ -187,6 +192,8 @@ static int read_certs(struct http_tls_certs **out, const struct srv_config *cfg,
         rc = take_pair(c, cfg, &cert, &key, err);
     if (rc == 0 && cfg->tls_client_ca[0])
         rc = take_clients(c, cfg, err);
+    else if (rc == 0 && gnutls_session_ticket_key_generate(&c->ticket_key) < 0)
+        rc = core_err_nomem(err, "certificates");
     forget(&cert);
     forget(&key);
     if (rc < 0)
@@ -328,6 +335,8 @@ struct http_tls_certs *http_tls_enter(struct http_tls *t, void *session)
     if (c->needs_client) {
         gnutls_certificate_server_set_request(s, GNUTLS_CERT_REQUEST);
         gnutls_session_set_verify_function(s, verify_client);
+    } else {
+        (void)gnutls_session_ticket_enable_server(s, &c->ticket_key); /* else a full handshake */
     }
     return c;
 }

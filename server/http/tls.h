@@ -5,8 +5,10 @@
  * keeps them. So files may change while it lives. Libmicrohttpd has none of its own; a session that
  * were to get none here would fail its handshake.
  *
- * TLS 1.2 and 1.3; ephemeral keys on elliptic curves and AEAD ciphers alone. Sessions are not
- * resumed.
+ * TLS 1.2 and 1.3; ephemeral keys on elliptic curves and AEAD ciphers alone. Sessions are resumed
+ * by tickets, without early data. The key of tickets is made with the certificates in force and goes
+ * with them; GnuTLS derives from it one that changes every few hours. Where clients show
+ * certificates there are no tickets: who comes is looked at each time.
  *
  * With --tls-client-ca a client shows a certificate that one of its authorities has signed, for
  * clients if it says for whom it is, and valid today; else the handshake ends with an alert that

@@ -8,6 +8,7 @@ import shutil
 import signal
 import ssl
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -82,6 +83,17 @@ class OfferTest(Made):
                 self.assertEqual(b"Cipher is " + name.encode() in r.stdout, name in GOOD_13, (name, r.stdout))
 
 
+    def test_the_table_of_the_offer_is_what_it_should_be(self):
+        with TlsServer(BASE, self.authority, self.files) as s:
+            done = subprocess.run([sys.executable, os.path.join(ROOT, "tools", "tls_table.py"), f"127.0.0.1:{s.port}"], capture_output=True,
+                                  text=True, check=True, timeout=300)
+        rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in done.stdout.strip().split("\n")[2:]]
+        self.assertEqual([row[:2] for row in rows], [("TLS 1.0", "not offered"), ("TLS 1.1", "not offered"), *(
+            ("TLS 1.2", "ECDHE-ECDSA-" + end) for end in GOOD), *(("TLS 1.3", "TLS_" + end) for end in (
+                "AES_256_GCM_SHA384", "CHACHA20_POLY1305_SHA256", "AES_128_GCM_SHA256"))])
+        self.assertTrue({row[2] for row in rows[2:]} <= {"X25519", "prime256v1", "secp384r1", "secp521r1"}, rows)
+
+
 class ServeTest(Made):
     def test_everything_is_served_as_without_tls(self):
         with TlsServer(BASE, self.authority, self.files, "--admin-listen", "127.0.0.1:0") as s:
@@ -130,6 +142,51 @@ class ServeTest(Made):
                 except OSError:
                     pass
                 self.assertTrue(read_all(c).startswith(b"HTTP/1.1 413 "))
+
+
+class ResumeTest(Made):
+    def talk(self, s, how, session=None):
+        """(the session for later, was it resumed)"""
+        with how.wrap_socket(s.plain(), server_hostname="127.0.0.1", session=session) as c:
+            c.sendall(HEALTH)
+            self.assertTrue(c.recv(100).startswith(b"HTTP/1.1 200 "))  # with 1.3 the ticket has come by now
+            return c.session, c.session_reused
+
+    def test_a_session_is_resumed_until_the_certificates_are_read_again(self):
+        with TlsServer(BASE, self.authority, self.files) as s:
+            for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+                how = context(self.authority, version=version)
+                session, resumed = self.talk(s, how)
+                self.assertFalse(resumed)
+                for _ in range(3):
+                    session, resumed = self.talk(s, how, session)
+                    self.assertTrue(resumed, version)
+                before = s.log_text().count("info event=tls file=")
+                s.process.send_signal(signal.SIGHUP)
+                s.wait_until(lambda n=before: s.log_text().count("info event=tls file=") > n)
+                session, resumed = self.talk(s, how, session)
+                self.assertFalse(resumed, version)
+                self.assertTrue(self.talk(s, how, session)[1], version)
+
+    def test_no_early_data_is_taken(self):
+        with TlsServer(BASE, self.authority, self.files) as s:
+            r = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{s.port}", "-tls1_3", "-ign_eof"],
+                               input=b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", capture_output=True, check=False, timeout=60)
+            self.assertIn(b"Max Early Data: 0", r.stdout)
+
+    def test_a_client_with_a_certificate_shows_it_each_time(self):
+        clients = Authority("clients")
+        good = clients.issue("good", "clientAuth")
+        with TlsServer(BASE, self.authority, self.files, "--tls-client-ca", clients.cert, client=good) as s:
+            for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+                how = context(self.authority, good, version)
+                session, resumed = self.talk(s, how)
+                self.assertFalse(resumed)
+                try:
+                    session, resumed = self.talk(s, how, session)
+                except ValueError:  # no ticket: there is no session to resume
+                    resumed = False
+                self.assertFalse(resumed, version)
 
 
 class FilesTest(Made):
