@@ -350,11 +350,12 @@ struct delta {
                                 * into one step */
     const int32_t *invocation; /* [n_invocation]: tokens that call LOWRANKs that are is_invoked */
     uint32_t n_invocation;
-    uint32_t n_suffix;      /* of a ReFT */
-    uint32_t n_base_layers; /* layers in front of the first that the task changes in any way;
-                             * 0 also if it changes what enters them */
-    bool sees_prompt;       /* a row follows not from the tokens before it alone, but from
-                             * where its prompt ends, too: gates, ReFT */
+    uint32_t n_suffix; /* of a ReFT */
+    /* Of each stack, layers in front of the first that the task changes in any way; 0 also if it
+     * changes what enters them: of targets anything of their source. */
+    uint32_t n_base_layers[MODEL_STACKS_MAX];
+    bool sees_prompt; /* a row follows not from the tokens before it alone, but from
+                       * where its prompt ends, too: gates, ReFT */
     /* what a step must have room for */
     uint32_t rank_max;      /* largest sum of a layer's ranks */
     uint32_t n_lowrank_max; /* most LOWRANKs of one linear */

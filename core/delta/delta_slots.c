@@ -223,18 +223,35 @@ static bool is_behind(enum site_kind kind)
            kind == SITE_LM_HEAD;
 }
 
+/* Layers whose rows are the base's. */
+static void count_base_layers(const struct delta_builder *b, struct delta *d)
+{
+    const struct model_config *c = model_config(b->m);
+
+    for (unsigned k = 0; k < c->n_stacks; k++)
+        d->n_base_layers[k] = c->stack[k].n_layers;
+    for (size_t i = 0; i < b->n_ops; i++) {
+        const unsigned layer = site_layer_of(b->op[i].site);
+        const unsigned stack = c->n_stacks > 1 && layer >= c->stack[1].first_layer;
+        const uint32_t n = layer - c->stack[stack].first_layer;
+
+        if (!is_behind(site_kind_of(b->op[i].site)) && n < d->n_base_layers[stack])
+            d->n_base_layers[stack] = n;
+        for (unsigned k = stack + 1; k < c->n_stacks; k++) /* it reads what this one makes */
+            d->n_base_layers[k] = 0;
+    }
+}
+
 /* What a step that has this task needs room for, and what its rows share with the base's. */
 static void measure(const struct delta_builder *b, struct delta *d)
 {
     unsigned layer = 0;
     uint32_t sum = 0;
 
-    d->n_base_layers = model_config(b->m)->n_layers;
+    count_base_layers(b, d);
     for (size_t i = 0; i < b->n_ops; i++) {
         const struct delta__op *op = &b->op[i];
 
-        if (!is_behind(site_kind_of(op->site)) && site_layer_of(op->site) < d->n_base_layers)
-            d->n_base_layers = site_layer_of(op->site);
         if (site_layer_of(op->site) != layer) {
             layer = site_layer_of(op->site);
             sum = 0;

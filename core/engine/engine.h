@@ -35,6 +35,12 @@
  * others the rest, the shortest first, so that a long prompt neither stops short
  * ones nor waits for ever.
  *
+ * The layers that tasks leave as the base has them are computed once for those that have the same
+ * input in a step: an encoder's input, an encoder-decoder's source, a prompt or a piece of it at
+ * the same place. Prompts of one flow that begin together and are the same, or one the begin of the
+ * other, get as many rows each and so stay together; what is produced is each task's own. Virtual
+ * tokens, and prefixes that shift positions otherwise, leave nothing to share. Bits do not change.
+ *
  * Threads: new/submit/cancel/free/stats from any thread; callbacks come from the
  * engine thread and must neither block nor free the job.
  */
@@ -171,7 +177,7 @@ struct engine_stats {
     uint64_t step_rows_bucket[ENGINE_STEP_BUCKETS];    /* <= 2^i */
     uint64_t step_tasks_bucket[ENGINE_STEP_BUCKETS];   /* <= 2^i */
     uint64_t n_prompt_tokens, n_completion_tokens;
-    uint64_t n_saved_rows;  /* rows times layers that one input's tasks shared */
+    uint64_t n_saved_rows;  /* rows times layers that one input's tasks shared, of all stacks */
     uint64_t n_preemptions; /* jobs put back into the queue for want of KV blocks */
     uint64_t kv_blocks_total, kv_blocks_used;
 };

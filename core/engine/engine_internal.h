@@ -71,7 +71,7 @@ struct engine_job {
     atomic_bool is_cancelled; /* any thread sets it */
 
     size_t n_given;     /* tokens of the input */
-    uint64_t hash;      /* of ids and types; an encoder's */
+    uint64_t hash;      /* of what comes whole, an encoder's input or a source: ids and types */
     uint32_t n_soft;    /* the task's virtual tokens, part of the prompt, in front of it or
                          * behind its first; of an encoder-decoder none, since the source has
                          * them */
@@ -226,6 +226,10 @@ void engine__end(struct engine *e, struct engine_job *job, enum engine_finish fi
 uint64_t engine__hash_input(const struct engine_job *job);
 /* Of the batch that was filled, the sequences that others follow. */
 void engine__follow(struct engine *e);
+/* True if what comes of two prompts of one flow is the same for a while, at the same place, and
+ * their tasks share layers of it, so that they should stay together. */
+bool engine__goes_with(const struct engine *e, const struct engine_job *a,
+                       const struct engine_job *b);
 /* Counts what the step that ran has not computed because of it. */
 void engine__count_saved(struct engine *e);
 

@@ -201,7 +201,7 @@ static int alloc_job(struct engine_job *job, struct core_err *err)
         if (!job->mean)
             return core_err_nomem(err, "job");
     }
-    if (!model_last_stack(c)->is_causal)
+    if (!model_last_stack(c)->is_causal || job->source.ids)
         job->hash = engine__hash_input(job);
     job->in.tokens = job->source.ids ? job->source.ids : job->ids;
     job->in.token_types = job->types;

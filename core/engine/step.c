@@ -365,6 +365,35 @@ static struct engine_job *shortest(const struct engine *e, uint32_t n)
     return best;
 }
 
+/* True if a prompt that has as many rows in this step as `job` should have as many more. */
+static bool is_company(const struct engine *e, const struct engine_job *job,
+                       const struct engine_job *other)
+{
+    return other->n_rows == job->n_rows && n_rows_left(other) && !is_whole(other) &&
+           engine__goes_with(e, job, other);
+}
+
+/* Gives a prompt up to n rows; with company, each its part of them, so that the layers that their
+ * tasks share are computed once. Of very many the rest is company for each other: each reads its
+ * keys for every few rows. */
+static uint32_t give_together(struct engine *e, struct engine_job *job, uint32_t n)
+{
+    enum { MIN_ROWS = FWD_KV_BLOCK / 2 };
+    const uint32_t most = is_whole(job) ? 1 : job->n_rows ? n : n / MIN_ROWS;
+    struct engine_job **active = e->thread_data.active;
+    uint32_t n_jobs = 1, n_each, given = 0;
+
+    for (size_t i = 0; i < e->thread_data.n_active && n_jobs < most; i++)
+        n_jobs += is_company(e, job, active[i]);
+    n_each = n / n_jobs;
+    for (size_t i = 0; n_jobs > 1; i++)
+        if (is_company(e, job, active[i])) {
+            given += give_rows(active[i], n_each);
+            n_jobs--;
+        }
+    return given + give_rows(job, n_each); /* the last: it says which rows they have had */
+}
+
 /* Chunks of prompts: half for the oldest, then the shortest, the oldest again if any is left. */
 static uint32_t give_prompts(struct engine *e, uint32_t left)
 {
@@ -375,10 +404,10 @@ static uint32_t give_prompts(struct engine *e, uint32_t left)
             oldest = e->thread_data.active[i];
     if (!oldest || left == 0)
         return left;
-    left -= give_rows(oldest, is_whole(oldest) ? left : (left + 1) / 2);
+    left -= give_together(e, oldest, is_whole(oldest) ? left : (left + 1) / 2);
     while (left && (job = shortest(e, left)))
-        left -= give_rows(job, left);
-    return left - give_rows(oldest, left);
+        left -= give_together(e, job, left);
+    return left - give_together(e, oldest, left);
 }
 
 /* An encoder's input goes whole or waits. The oldest comes first, and a step holds any

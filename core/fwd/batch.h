@@ -52,9 +52,11 @@ struct fwd_seq {
                                   * target's; NULL without one */
     uint32_t n_cross;            /* tokens of the source */
     bool is_long;                /* has more positions than model_positions_before_long() */
-    /* Its rows are those of another sequence of this step, which has the same tokens, types
-     * and positions and follows none, up to layer own_from: there it gets rows of its own.
-     * Below the last layer of an encoder of one stack; 0: it follows none. */
+    /* Its rows are those of another sequence of this step, which has the same ones, or more
+     * behind them, and follows none, through own_from layers of its stack: then it gets rows of
+     * its own, and in its KV blocks what these layers have kept. Same are tokens, types,
+     * positions, is_long, and of a target its source and all in front of row0. Fewer than the
+     * stack has layers; 0: it follows none. */
     uint32_t own_from, follows;
     uint32_t n_prompt;     /* tokens of the prompt; rows behind them are its answer's */
     uint32_t pool_at;      /* the token that LAST pools: of a decode row itself */
@@ -96,8 +98,8 @@ struct fwd_batch *fwd_batch(struct fwd *f);
 int fwd_reserve(struct fwd *f, const struct delta *d, struct core_err *err);
 
 /* Runs the batch: all layers, heads, on_logits. Sequences that follow others do so up to one of at
- * most FWD_FANS_MAX layers in a step: own_from of the batch is then what was done, at most what was
- * asked for. */
+ * most FWD_FANS_MAX layers of a stack in a step: own_from of the batch is then what was done, at
+ * most what was asked for. */
 enum { FWD_FANS_MAX = 8 };
 void fwd_run(struct fwd *f);
 

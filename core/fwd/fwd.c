@@ -140,8 +140,8 @@ static int alloc_plans(struct fwd *f, struct core_err *err)
     for (unsigned i = 0; i < f->c->n_stacks; i++)
         if (!alloc_view(f, &f->all[i]))
             return core_err_nomem(err, "plans of a step");
-    for (unsigned i = 0; i < FWD_FANS_MAX && !model_last_stack(f->c)->is_causal; i++)
-        if (!alloc_view(f, &f->fan[i].view))
+    for (unsigned i = 0; i < f->c->n_stacks * FWD_FANS_MAX; i++)
+        if (!alloc_view(f, &f->fan[i / FWD_FANS_MAX][i % FWD_FANS_MAX].view))
             return core_err_nomem(err, "plans of a step");
     for (int i = 0; i < FWD_N_HEAD_CLASSES; i++) {
         f->head[i].segment = core_calloc(n_seqs, sizeof(*f->head[i].segment));
@@ -330,8 +330,8 @@ void fwd_free(struct fwd **fp)
     core_free(f->batch.seq);
     for (unsigned i = 0; i < MODEL_STACKS_MAX; i++)
         free_view(&f->all[i]);
-    for (unsigned i = 0; i < FWD_FANS_MAX; i++)
-        free_view(&f->fan[i].view);
+    for (unsigned i = 0; i < MODEL_STACKS_MAX * FWD_FANS_MAX; i++)
+        free_view(&f->fan[i / FWD_FANS_MAX][i % FWD_FANS_MAX].view);
     free_view(&f->due);
     core_free(f->position);
     core_free(f->head_row);
@@ -366,7 +366,7 @@ struct fwd_batch *fwd_batch(struct fwd *f)
 bool fwd_begin(struct fwd_walk *w, unsigned stack)
 {
     w->stack = stack;
-    w->rows = w->f->n_fans ? &w->f->fan[0].view : &w->f->all[stack];
+    w->rows = w->f->n_fans[stack] ? &w->f->fan[stack][0].view : &w->f->all[stack];
     w->all = w->rows;
     w->fan = 0;
     return w->rows->n_rows > 0;

@@ -116,9 +116,9 @@ struct fwd_rel {
     struct fwd_rel_own *own;             /* [max_seqs], by sequence of the batch */
 };
 
-/* The rows in layers before `layer`, where more sequences get rows of their own. */
+/* The rows in layers before `layer` of a stack, where more sequences get rows of their own. */
 struct fwd_fan {
-    uint32_t layer;
+    uint32_t layer; /* counted by stack */
     struct fwd_rows view;
 };
 
@@ -129,9 +129,9 @@ struct fwd {
     struct pool *pool;
     struct fwd_options opt;
     struct fwd_batch batch;
-    struct fwd_rows all[MODEL_STACKS_MAX]; /* of each stack's rows */
-    struct fwd_fan fan[FWD_FANS_MAX];      /* by layer; of an encoder of one stack */
-    unsigned n_fans;
+    struct fwd_rows all[MODEL_STACKS_MAX];              /* of each stack's rows */
+    struct fwd_fan fan[MODEL_STACKS_MAX][FWD_FANS_MAX]; /* by layer */
+    unsigned n_fans[MODEL_STACKS_MAX];
     struct fwd_rows due; /* of the last stack's whose final values heads read */
     /* the rows that heads read, by class; a class's rows begin at head_first[class] */
     struct fwd_rows head[FWD_N_HEAD_CLASSES];
@@ -274,6 +274,8 @@ void fwd__take(struct fwd_walk *w, const struct fwd_linear *lin, const size_t *n
 enum fwd_kv { FWD_KV_K, FWD_KV_V };
 /* A layer's keys or values in a block. */
 void *fwd__kv(const struct fwd *f, unsigned layer, enum fwd_kv which, uint32_t block);
+/* Copies what block `from` has of the causal stack's first n layers to block `to`. */
+void fwd__kv_copy_layers(const struct fwd *f, uint32_t to, uint32_t from, unsigned n);
 /* Writes k and v of the current rows into blocks: the sequence's own, or its source's.
  * Row-wise. */
 void fwd__keep(struct fwd_walk *w, unsigned layer, bool is_cross);
@@ -296,11 +298,12 @@ void fwd__attn_plan(const struct fwd *f, struct fwd_rows *v);
 
 /* ---- fan.c ---------------------------------------------------------------------- */
 
-/* Cuts the step into views by the layers from which sequences have rows of their own (engine
- * thread). */
-void fwd__fan_plan(struct fwd *f);
+/* Cuts the rows of a stack, the sequences [seq0, end), into views by the layers from which
+ * sequences have rows of their own (engine thread). */
+void fwd__fan_plan(struct fwd *f, unsigned stack, uint32_t seq0, uint32_t end);
 /* The begin of a layer: sequences that get rows of their own here take those that they
- * followed; x is lost. A barrier at its begin if there are such; row-wise then. */
+ * followed, and what KV blocks have of them; x is lost. A barrier at its begin if there are
+ * such; row-wise then. */
 void fwd__fan_out(struct fwd_walk *w, unsigned layer);
 /* plan.c: the rows of the sequences [seq0, end) whose own_from is at most `from`. */
 void fwd__plan_view(const struct fwd *f, struct fwd_rows *v, uint32_t seq0, uint32_t end,

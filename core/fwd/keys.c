@@ -9,12 +9,17 @@ static size_t kv_width(const struct model_config *c)
     return (size_t)c->n_kv_heads * c->d_head;
 }
 
+/* Of one layer. */
+static size_t layer_bytes(const struct model_config *c, enum tensor_type type)
+{
+    return 2 * FWD_KV_BLOCK * kv_width(c) * tensor_type_block_bytes(type);
+}
+
 size_t fwd_kv_block_bytes(const struct model *m, enum tensor_type type)
 {
     const struct model_config *c = model_config(m);
 
-    return (size_t)model_last_stack(c)->n_layers * 2 * FWD_KV_BLOCK * kv_width(c) *
-           tensor_type_block_bytes(type);
+    return model_last_stack(c)->n_layers * layer_bytes(c, type);
 }
 
 void fwd_kv_copy(struct fwd *f, uint32_t to, uint32_t from)
@@ -22,6 +27,13 @@ void fwd_kv_copy(struct fwd *f, uint32_t to, uint32_t from)
     const size_t n = fwd_kv_block_bytes(f->m, f->opt.kv_type);
 
     memcpy(f->kv + to * n, f->kv + from * n, n);
+}
+
+void fwd__kv_copy_layers(const struct fwd *f, uint32_t to, uint32_t from, unsigned n)
+{
+    const size_t block = fwd_kv_block_bytes(f->m, f->opt.kv_type);
+
+    memcpy(f->kv + to * block, f->kv + from * block, n * layer_bytes(f->c, f->opt.kv_type));
 }
 
 void *fwd__kv(const struct fwd *f, unsigned layer, enum fwd_kv which, uint32_t block)

@@ -101,8 +101,8 @@ void fwd__plan(struct fwd *f)
         fwd__plan_view(f, &f->all[stack], seq0, seq, UINT32_MAX);
         if (stack + 1 == f->c->n_stacks)
             fwd__plan_view(f, &f->due, seq0, seq, UINT32_MAX);
+        fwd__fan_plan(f, stack, seq0, seq);
     }
-    fwd__fan_plan(f);
     fwd__rel_plan(f);
     fwd__head_plan(f);
     fwd__copies_plan(f);
