@@ -65,7 +65,8 @@ int srv_open_model(const struct srv_config *cfg, struct model **model, struct co
 {
     char level[16];
     struct model_options opt = {.levels = kern_cpu_levels(),
-                                .precision = (enum gemm_precision)cfg->precision};
+                                .precision = (enum gemm_precision)cfg->precision,
+                                .n_threads = cfg->threads};
     const int rc = srv_check_model(cfg, err);
 
     if (rc < 0)

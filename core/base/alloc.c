@@ -100,6 +100,11 @@ void *core_alloc_pages(size_t n_bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
+void core_pages_large(void *p, size_t n_bytes)
+{
+    madvise(p, n_bytes, MADV_HUGEPAGE);
+}
+
 void core_free_pages(void *p, size_t n_bytes)
 {
     if (p)

@@ -23,6 +23,9 @@ void *core_alloc_aligned(size_t n_bytes);
  * core_free_pages(p, n_bytes). */
 void *core_alloc_pages(size_t n_bytes);
 void core_free_pages(void *p, size_t n_bytes);
+/* Asks for large pages: fewer faults at the first touch and fewer misses of the table of
+ * pages. For memory that is used as a whole; the system may ignore it. */
+void core_pages_large(void *p, size_t n_bytes);
 
 /* *out = a * b (or a + b); false, and *out untouched, if that overflows. */
 bool core_mul_size(size_t a, size_t b, size_t *out);

@@ -54,6 +54,25 @@ out:
     return rc;
 }
 
+static void advise(const struct core_map *m, const void *bytes, size_t n_bytes, int advice)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)m->bytes;
+    const uintptr_t at = (uintptr_t)bytes, begin = at & ~(page - 1);
+
+    if (n_bytes && at >= from && at - from < m->n_bytes && n_bytes <= m->n_bytes - (at - from))
+        madvise((void *)begin, at + n_bytes - begin, advice);
+}
+
+void core_map_expect(const struct core_map *m, const void *bytes, size_t n_bytes)
+{
+    advise(m, bytes, n_bytes, MADV_WILLNEED);
+}
+
+void core_map_forget(const struct core_map *m, const void *bytes, size_t n_bytes)
+{
+    advise(m, bytes, n_bytes, MADV_DONTNEED);
+}
+
 void core_map_release(struct core_map *m)
 {
     if (m->n_bytes)

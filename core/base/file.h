@@ -29,5 +29,10 @@ struct core_map {
  * opened or mapped; the message names the base name only. */
 int core_map_open(struct core_map *m, const char *path, struct core_err *err);
 void core_map_release(struct core_map *m);
+/* Of bytes inside a mapping (others are left alone): they will be read soon, so reading
+ * them from disk may begin; or they will not, so their pages leave this process's memory, to
+ * come back from the file when they are read again. */
+void core_map_expect(const struct core_map *m, const void *bytes, size_t n_bytes);
+void core_map_forget(const struct core_map *m, const void *bytes, size_t n_bytes);
 
 #endif

@@ -20,7 +20,8 @@ enum {
     K_MAX = 224,               /* 28 KiB as f32: a first-level cache is 32 KiB or more */
     K_MAX_TYPED = 1024,        /* never widened: tiles read it from the second level */
     X_BLOCK_BYTES = 384 << 10, /* second-level caches are 512 KiB and more */
-    ROWS_MIN = 64              /* fewer would widen a panel too often */
+    ROWS_MIN = 64,             /* fewer would widen a panel too often */
+    PAGES_MIN_BYTES = 1 << 20
 };
 
 static enum gemm_precision precision_of(enum tensor_type type, enum gemm_precision asked)
@@ -34,10 +35,24 @@ static size_t whole_blocks(size_t n_in)
     return (n_in + KERN_INT8_BLOCK - 1) / KERN_INT8_BLOCK * KERN_INT8_BLOCK;
 }
 
-int gemm_pack(struct gemm_weight **out, const struct kern_table *k, enum gemm_precision precision,
-              const struct tensor *t, struct core_err *err)
+/* Large weights have pages of their own, which the threads that fill them touch first, large
+ * ones where the system has them; small ones would waste the rest of a page. */
+static int alloc_bytes(struct gemm_weight *w, const char *name, struct core_err *err)
+{
+    w->is_pages = w->n_bytes >= PAGES_MIN_BYTES;
+    w->bytes = w->is_pages ? core_alloc_pages(w->n_bytes) : core_alloc_aligned(w->n_bytes);
+    if (!w->bytes)
+        return core_err_nomem(err, name);
+    if (w->is_pages)
+        core_pages_large(w->bytes, w->n_bytes);
+    return 0;
+}
+
+int gemm_new(struct gemm_weight **out, const struct kern_table *k, enum gemm_precision precision,
+             const struct tensor *t, struct core_err *err)
 {
     struct gemm_weight *w = NULL;
+    bool fits;
     int rc;
 
     if (t->n_dims != 2 || t->dim[0] > INT_MAX || t->dim[1] > INT_MAX ||
@@ -62,8 +77,9 @@ int gemm_pack(struct gemm_weight **out, const struct kern_table *k, enum gemm_pr
               : w->precision == GEMM_BF16 ? k->gemm_bf16
                                           : k->gemm;
     w->widen = k->widen;
-    rc = k->level || w->precision != GEMM_EXACT ? gemm__pack_panels(w, k, t, err)
-                                                : gemm__blas_pack(w, t, err);
+    fits =
+        k->level || w->precision != GEMM_EXACT ? gemm__panel_sizes(w, t) : gemm__blas_sizes(w, t);
+    rc = fits ? alloc_bytes(w, t->name, err) : core_err_nomem(err, t->name);
     if (rc < 0)
         goto out;
     *out = w;
@@ -74,9 +90,36 @@ out:
     return rc;
 }
 
+size_t gemm_n_panels(const struct gemm_weight *w)
+{
+    return (w->n_out + KERN_PANEL - 1) / KERN_PANEL;
+}
+
+void gemm_fill(struct gemm_weight *w, const struct kern_table *k, const struct tensor *t,
+               size_t panel)
+{
+    assert(panel < gemm_n_panels(w) && tensor_is(t, 2, w->n_out, w->n_in));
+    if (w->is_blas)
+        gemm__blas_pack(w, t, panel);
+    else
+        gemm__pack_panel(w, k, t, panel);
+}
+
+int gemm_pack(struct gemm_weight **out, const struct kern_table *k, enum gemm_precision precision,
+              const struct tensor *t, struct core_err *err)
+{
+    const int rc = gemm_new(out, k, precision, t, err);
+
+    for (size_t i = 0; rc == 0 && i < gemm_n_panels(*out); i++)
+        gemm_fill(*out, k, t, i);
+    return rc;
+}
+
 void gemm_weight_free(struct gemm_weight *w)
 {
-    if (w)
+    if (w && w->is_pages)
+        core_free_pages(w->bytes, w->n_bytes);
+    else if (w)
         core_free(w->bytes);
     core_free(w);
 }

@@ -46,6 +46,14 @@ enum gemm_precision { GEMM_EXACT, GEMM_BF16, GEMM_INT8 };
  * afterwards. CORE_E_NOMEM, CORE_E_ADAPTER_MISMATCH (not a matrix). */
 int gemm_pack(struct gemm_weight **out, const struct kern_table *k, enum gemm_precision precision,
               const struct tensor *w, struct core_err *err);
+/* The same for several threads: gemm_new() makes room, and gemm_fill() packs one of the
+ * gemm_n_panels(). Each is filled once, all of them before the first product, by any
+ * thread, several at a time. */
+int gemm_new(struct gemm_weight **out, const struct kern_table *k, enum gemm_precision precision,
+             const struct tensor *w, struct core_err *err);
+size_t gemm_n_panels(const struct gemm_weight *w);
+void gemm_fill(struct gemm_weight *w, const struct kern_table *k, const struct tensor *t,
+               size_t panel);
 void gemm_weight_free(struct gemm_weight *w);
 
 size_t gemm_n_out(const struct gemm_weight *w);

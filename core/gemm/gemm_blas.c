@@ -7,8 +7,6 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "core/base/alloc.h"
-#include "core/base/err.h"
 #include "core/gemm/gemm_internal.h"
 
 static void blas_init(void)
@@ -23,17 +21,22 @@ void gemm__blas_start(void)
     pthread_once(&once, blas_init);
 }
 
-int gemm__blas_pack(struct gemm_weight *w, const struct tensor *t, struct core_err *err)
+bool gemm__blas_sizes(struct gemm_weight *w, const struct tensor *t)
 {
     gemm__blas_start();
-    w->bytes = core_alloc_aligned(t->n_bytes);
-    if (!w->bytes)
-        return core_err_nomem(err, t->name);
     w->is_blas = true;
     w->type = t->type;
     w->n_bytes = t->n_bytes;
-    memcpy(w->bytes, t->data, t->n_bytes);
-    return CORE_OK;
+    return true;
+}
+
+void gemm__blas_pack(struct gemm_weight *w, const struct tensor *t, size_t panel)
+{
+    const size_t row_bytes = w->n_bytes / w->n_out, row = panel * KERN_PANEL;
+    const size_t n_rows = w->n_out - row < KERN_PANEL ? w->n_out - row : KERN_PANEL;
+
+    memcpy((char *)w->bytes + row * row_bytes, (const char *)t->data + row * row_bytes,
+           n_rows * row_bytes);
 }
 
 static struct tensor as_tensor(const struct gemm_weight *w)

@@ -20,7 +20,8 @@ struct gemm_weight {
     size_t n_out, n_in;
     size_t n_k; /* n_in, with typed x rounded up to whole blocks by zeros */
     size_t n_bytes;
-    void *bytes; /* owned, 64-byte aligned */
+    void *bytes;   /* owned, 64-byte aligned */
+    bool is_pages; /* core_free_pages() */
 
     enum tensor_type type; /* of `bytes` if is_blas, else of the tensor packed */
     bool is_blas;          /* bytes = the tensor's rows; else n_panels panels */
@@ -33,9 +34,12 @@ struct gemm_weight {
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);
 };
 
-/* Fills w->panel, sizes and bytes from `t`; w->n_out, n_in, n_k and precision are set. */
-int gemm__pack_panels(struct gemm_weight *w, const struct kern_table *k, const struct tensor *t,
-                      struct core_err *err);
+/* Sets w->panel and sizes for `t`; w->n_out, n_in, n_k and precision are set. False if they
+ * are too large. */
+bool gemm__panel_sizes(struct gemm_weight *w, const struct tensor *t);
+/* One panel of w->bytes. */
+void gemm__pack_panel(struct gemm_weight *w, const struct kern_table *k, const struct tensor *t,
+                      size_t panel);
 
 /* One block of a quantised type as integers: value i is q[i] * scale[g] + min[g]
  * with g = i / group, exact in f32 but for the last rounding. Minima are 0 for types
@@ -49,7 +53,8 @@ void gemm__quant_decode(enum tensor_type type, const uint8_t *block, struct gemm
 
 /* Before the first call of OpenBLAS, at any level: one thread for each of its calls. */
 void gemm__blas_start(void);
-int gemm__blas_pack(struct gemm_weight *w, const struct tensor *t, struct core_err *err);
+bool gemm__blas_sizes(struct gemm_weight *w, const struct tensor *t);
+void gemm__blas_pack(struct gemm_weight *w, const struct tensor *t, size_t panel);
 void gemm__blas_run(const struct gemm_weight *w, const struct gemm_args *a);
 
 #endif

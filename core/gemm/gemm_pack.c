@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/base/alloc.h"
-#include "core/base/err.h"
 #include "core/gemm/gemm_internal.h"
 
 static struct kern_panel panel_of(enum tensor_type type, enum gemm_precision precision)
@@ -172,20 +171,19 @@ static void pack_row(const struct gemm_weight *w, const struct kern_table *k,
     }
 }
 
-int gemm__pack_panels(struct gemm_weight *w, const struct kern_table *k, const struct tensor *t,
-                      struct core_err *err)
+void gemm__pack_panel(struct gemm_weight *w, const struct kern_table *k, const struct tensor *t,
+                      size_t panel)
 {
-    const size_t n_panels = w->n_out / KERN_PANEL + (w->n_out % KERN_PANEL != 0);
+    const size_t end = (panel + 1) * KERN_PANEL;
 
+    for (size_t j = panel * KERN_PANEL; j < w->n_out && j < end; j++)
+        pack_row(w, k, t, j);
+}
+
+bool gemm__panel_sizes(struct gemm_weight *w, const struct tensor *t)
+{
     w->type = t->type;
     w->panel = panel_of(t->type, w->precision);
     w->panel_bytes = kern_panel_bytes(&w->panel, w->n_k);
-    if (!core_mul_size(w->panel_bytes, n_panels, &w->n_bytes))
-        return core_err_nomem(err, t->name);
-    w->bytes = core_alloc_aligned(w->n_bytes);
-    if (!w->bytes)
-        return core_err_nomem(err, t->name);
-    for (size_t j = 0; j < w->n_out; j++)
-        pack_row(w, k, t, j);
-    return CORE_OK;
+    return core_mul_size(w->panel_bytes, gemm_n_panels(w), &w->n_bytes);
 }

@@ -143,6 +143,7 @@ struct model {
     struct kern_table kern;
     enum gemm_precision precision;
     struct weights *weights; /* stays mapped: tables are read from it */
+    struct pool *pool;       /* packs; NULL after loading */
     struct tok *tok;
     char *chat_template;
     struct model_site *site; /* [n_layers * SITE_N_KINDS] */
@@ -220,7 +221,7 @@ int model__config_gguf(struct model_config *c, const struct model_arch **arch, c
                        char **chat_template, struct core_err *err);
 
 /* load.c: m->config, m->weights, m->kern are set; fills sites, tables, inv_freq, hash. */
-int model__load(struct model *m, struct core_err *err);
+int model__load(struct model *m, unsigned n_threads, struct core_err *err);
 /* rope.c: m->inv_freq. */
 int model__load_rope(struct model *m, struct core_err *err);
 /* dense.c: m->dense, from the model's folder. */

@@ -9,8 +9,12 @@
 #include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/model/arch.h"
+#include "core/pool/pool.h"
 
-enum { NAME_MAX_LEN = 256 };
+enum {
+    NAME_MAX_LEN = 256,
+    SHARE_MIN_BYTES = 1 << 18 /* of a weight: less is packed sooner than workers wake up */
+};
 
 /* Finds a name of Hugging Face with the base prefix not at all, once, or twice (a model
  * that was saved as a part of one that calls it so; transformers reads all three), or with
@@ -166,6 +170,36 @@ static int own_rows(const struct model *m, const struct model_site *site, size_t
     return 0;
 }
 
+struct packing {
+    const struct model *m;
+    struct gemm_weight *w;
+    const struct tensor *t;
+};
+
+static void pack_worker(void *arg, unsigned worker)
+{
+    const struct packing *p = arg;
+    const size_t n = gemm_n_panels(p->w);
+    size_t i;
+
+    (void)worker;
+    while ((i = pool_claim(p->m->pool, n)) < n)
+        gemm_fill(p->w, &p->m->kern, p->t, i);
+}
+
+static int pack(const struct model *m, const struct tensor *t, struct gemm_weight **out,
+                struct core_err *err)
+{
+    struct packing p = {m, NULL, t};
+    const int rc = gemm_new(&p.w, &m->kern, m->precision, t, err);
+
+    if (rc < 0)
+        return rc;
+    pool_run_on(m->pool, t->n_bytes < SHARE_MIN_BYTES ? 1 : pool_size(m->pool), pack_worker, &p);
+    *out = p.w;
+    return 0;
+}
+
 static int load_linear(struct model *m, struct model_site *site, const struct tensor *weight,
                        struct core_err *err)
 {
@@ -188,12 +222,14 @@ static int load_linear(struct model *m, struct model_site *site, const struct te
     if (!tensor_is(&t, 2, n0, n1) || (site->row->flags & ARCH_KERNEL && !is_kernel))
         return shape_error(&t, expected, err);
     site->row0 = model__row0(m, site->row);
+    weights_expect(m->weights, weight);
     rc = own_rows(m, site, n_all, &t, &copy, err);
     if (rc == 0)
-        rc = gemm_pack(&site->w, &m->kern, m->precision, &t, err);
+        rc = pack(m, &t, &site->w, err);
     if (rc == 0)
         m->n_bytes += gemm_weight_bytes(site->w);
     core_free(copy);
+    weights_forget(m->weights, weight);
     return rc;
 }
 
@@ -403,6 +439,7 @@ static int hash_weights(struct model *m, struct core_err *err)
         EVP_DigestUpdate(ctx, shape, strlen(shape));
         EVP_DigestUpdate(ctx, t->data, end);
         EVP_DigestUpdate(ctx, (const unsigned char *)t->data + t->n_bytes - end, end);
+        weights_forget(m->weights, t); /* the system maps much around what is read */
     }
     EVP_DigestFinal_ex(ctx, md, NULL);
     EVP_MD_CTX_free(ctx);
@@ -430,15 +467,20 @@ static void round_embed_scale(struct model *m)
     }
 }
 
-int model__load(struct model *m, struct core_err *err)
+/* All of them: their weights are packed by as many threads, one weight after the other, and
+ * the file's pages let go as it goes, so that memory never holds both forms of the model. */
+static int load_sites(struct model *m, unsigned n_threads, struct core_err *err)
 {
-    struct model_config *c = &m->config;
-    int rc = 0;
+    const struct model_config *c = &m->config;
+    int rc;
 
     m->n_sites = (size_t)c->n_layers * SITE_N_KINDS;
     m->site = core_calloc(m->n_sites, sizeof(*m->site));
     if (!m->site)
         return core_err_nomem(err, "sites");
+    rc = pool_new(&m->pool, n_threads, err);
+    if (rc < 0)
+        return rc;
     settle_tie(m);
     for (size_t i = 0; rc == 0 && i < m->arch->n_sites; i++) {
         const struct arch_site *s = &m->arch->site[i];
@@ -447,10 +489,19 @@ int model__load(struct model *m, struct core_err *err)
         for (unsigned layer = 0; rc == 0 && layer < n; layer++)
             rc = load_site(m, s, layer, err);
     }
-    if (rc == 0)
-        round_embed_scale(m);
-    if (rc == 0)
-        rc = model__load_rope(m, err);
+    pool_free(&m->pool);
+    return rc;
+}
+
+int model__load(struct model *m, unsigned n_threads, struct core_err *err)
+{
+    struct model_config *c = &m->config;
+    int rc = load_sites(m, n_threads, err);
+
+    if (rc < 0)
+        return rc;
+    round_embed_scale(m);
+    rc = model__load_rope(m, err);
     if (rc == 0)
         rc = model__load_distances(m, err);
     if (rc == 0)

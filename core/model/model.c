@@ -56,7 +56,7 @@ int model_open(struct model **out, const char *path, const struct model_options 
     if (rc == 0)
         rc = open_config(m, path, err);
     if (rc == 0)
-        rc = model__load(m, err);
+        rc = model__load(m, opt ? opt->n_threads : 0, err);
     if (rc == 0)
         rc = model__load_dense(m, path, err);
     if (rc == 0)

@@ -276,6 +276,7 @@ static inline bool model_positions_end(const struct model_config *c)
 struct model_options {
     unsigned levels;               /* kernel levels to use, 0 = portable; see kern_cpu_levels() */
     enum gemm_precision precision; /* of the products with the base's weights */
+    unsigned n_threads;            /* that pack them; 0 = one per core */
 };
 
 /* Opens a Hugging Face folder or a .gguf file: maps, checks every shape, packs.

@@ -273,6 +273,18 @@ const struct gguf *weights_gguf(const struct weights *w)
     return w->gguf;
 }
 
+void weights_expect(const struct weights *w, const struct tensor *t)
+{
+    for (size_t i = 0; i < w->files.n; i++)
+        core_map_expect(&((struct weights_file *)w->files.p)[i].map, t->data, t->n_bytes);
+}
+
+void weights_forget(const struct weights *w, const struct tensor *t)
+{
+    for (size_t i = 0; i < w->files.n; i++)
+        core_map_forget(&((struct weights_file *)w->files.p)[i].map, t->data, t->n_bytes);
+}
+
 size_t weights_bytes(const struct weights *w)
 {
     return w->n_bytes;

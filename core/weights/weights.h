@@ -110,6 +110,11 @@ void weights_close(struct weights **w); /* sets *w to NULL; NULL inside is fine 
 const struct tensor_list *weights_tensors(const struct weights *w);
 /* The GGUF metadata, or NULL for a folder. */
 const struct gguf *weights_gguf(const struct weights *w);
+/* A tensor's bytes will be read soon, all of them; or no more, and their pages leave this
+ * process's memory (read again, they come back from the file). What was not mapped but
+ * unpacked stays. */
+void weights_expect(const struct weights *w, const struct tensor *t);
+void weights_forget(const struct weights *w, const struct tensor *t);
 /* Total bytes of tensor data. */
 size_t weights_bytes(const struct weights *w);
 

@@ -2,6 +2,7 @@
 #include <check.h>
 #include <float.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -307,6 +308,58 @@ START_TEST(what_is_no_weight_matrix_is_refused_by_name)
 }
 END_TEST
 
+struct filling {
+    struct gemm_weight *w;
+    const struct kern_table *k;
+    const struct tensor *t;
+    size_t first;
+};
+
+/* Every other panel, from the last one down. */
+static void *fill_half(void *arg)
+{
+    const struct filling *f = arg;
+
+    for (size_t i = gemm_n_panels(f->w); i-- > 0;)
+        if (i % 2 == f->first)
+            gemm_fill(f->w, f->k, f->t, i);
+    return NULL;
+}
+
+START_TEST(a_weight_that_two_threads_filled_is_that_of_one)
+{
+    enum { OUT = 1100, IN = 512, ROWS = 3 };
+    struct matrix m = matrix_new(types[_i], OUT, IN);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+
+    for (unsigned l = 0; l < n_levels; l++) {
+        struct run one = run_new(ROWS, OUT, IN), two = run_new(ROWS, OUT, IN);
+        struct gemm_weight *whole = NULL, *halves = NULL;
+        struct filling f[2];
+        pthread_t thread;
+
+        ck_assert_int_eq(gemm_pack(&whole, &t[l], GEMM_EXACT, &m.t, NULL), CORE_OK);
+        ck_assert_int_eq(gemm_new(&halves, &t[l], GEMM_EXACT, &m.t, NULL), CORE_OK);
+        for (size_t i = 0; i < 2; i++)
+            f[i] = (struct filling){halves, &t[l], &m.t, i};
+        ck_assert_int_eq(pthread_create(&thread, NULL, fill_half, &f[0]), 0);
+        fill_half(&f[1]);
+        pthread_join(thread, NULL);
+        run_cols(&one, whole, 0, OUT);
+        run_cols(&two, halves, 0, OUT);
+        ck_assert_msg(memcmp(one.y, two.y, ROWS * one.ldy * sizeof(float)) == 0, "%s %s", t[l].name,
+                      tensor_type_text(m.t.type));
+        run_check(&two, &m, t[l].name);
+        gemm_weight_free(whole);
+        gemm_weight_free(halves);
+        run_free(&one);
+        run_free(&two);
+    }
+    matrix_free(&m);
+}
+END_TEST
+
 START_TEST(packing_survives_every_allocation_failure)
 {
     struct kern_table t[N_LEVELS];
@@ -468,6 +521,7 @@ Suite *gemm_suite(void)
     levels_report_typed("gemm");
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, the_product_is_right_for_every_type_level_and_size, 0, N_TYPES);
+    tcase_add_loop_test(tc, a_weight_that_two_threads_filled_is_that_of_one, 0, N_TYPES);
     tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch_and_column_range, 0, N_TYPES);
     tcase_add_loop_test(tc, unit_rows_give_the_weights_exactly_as_they_were_stored, 0, N_TYPES);
     tcase_add_loop_test(tc, weights_stay_as_small_as_they_were_stored, 0, N_TYPES);

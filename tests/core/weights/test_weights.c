@@ -154,6 +154,68 @@ START_TEST(a_folder_of_a_torch_file_opens)
 }
 END_TEST
 
+/* Resident kB of the mapping that an address lies in. */
+static long resident_kb(const void *at)
+{
+    FILE *f = fopen("/proc/self/smaps", "r");
+    char line[512];
+    bool is_here = false;
+    long kb = -1;
+
+    ck_assert_ptr_nonnull(f);
+    while (kb < 0 && fgets(line, sizeof(line), f)) {
+        unsigned long from, to;
+
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            is_here = from <= (uintptr_t)at && (uintptr_t)at < to;
+        else if (is_here)
+            sscanf(line, "Rss: %ld kB", &kb);
+    }
+    fclose(f);
+    ck_assert_int_ge(kb, 0);
+    return kb;
+}
+
+START_TEST(forgotten_tensors_leave_memory_and_come_back)
+{
+    struct weights *w = NULL;
+    const struct tensor_list *l;
+
+    ck_assert_int_eq(weights_open(&w, "tests/golden/bases/llama", NULL), 0);
+    l = weights_tensors(w);
+    for (size_t i = 0; i < l->n; i++) {
+        uint8_t *copy = malloc(l->t[i].n_bytes);
+
+        memcpy(copy, l->t[i].data, l->t[i].n_bytes);
+        weights_forget(w, &l->t[i]);
+        weights_expect(w, &l->t[i]);
+        ck_assert_mem_eq(copy, l->t[i].data, l->t[i].n_bytes);
+        free(copy);
+    }
+    ck_assert_int_ge(resident_kb(l->t[0].data), 300);
+    for (size_t i = 0; i < l->n; i++)
+        weights_forget(w, &l->t[i]);
+    ck_assert_int_le(resident_kb(l->t[0].data), 64); /* what shares no page with a tensor */
+    weights_close(&w);
+}
+END_TEST
+
+/* Their bytes are in no file: to give the pages back would lose them. */
+START_TEST(unpacked_tensors_are_not_forgotten)
+{
+    struct weights *w = NULL;
+    struct tensor_list l;
+
+    copy_golden("views.bin", "pytorch_model.bin");
+    ck_assert_int_eq(weights_open(&w, temp_dir, NULL), 0);
+    l = *weights_tensors(w);
+    for (size_t i = 0; i < l.n; i++)
+        weights_forget(w, &l.t[i]);
+    assert_as_expected("views.bin", &l);
+    weights_close(&w);
+}
+END_TEST
+
 START_TEST(a_folder_of_torch_shards_opens)
 {
     static const char index[] = "{\"weight_map\":{\"whole\":\"1.bin\",\"0.weight\":\"2.bin\"}}";
@@ -297,6 +359,8 @@ Suite *weights_suite(void)
     tcase_add_checked_fixture(t, temp_dir_make, temp_dir_remove);
     tcase_add_loop_test(t, a_folder_of_torch_files_opens_whatever_torch_wrote_them, 0, 2);
     tcase_add_test(t, a_folder_of_a_torch_file_opens);
+    tcase_add_test(t, forgotten_tensors_leave_memory_and_come_back);
+    tcase_add_test(t, unpacked_tensors_are_not_forgotten);
     tcase_add_test(t, a_folder_of_torch_shards_opens);
     tcase_add_test(t, safetensors_win_over_torch);
     tcase_add_loop_test(t, an_index_names_plain_files_that_hold_its_tensors, 0,
