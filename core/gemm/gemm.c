@@ -230,20 +230,24 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
         .n_cols = a->col1 - col < KERN_PANEL ? a->col1 - col : KERN_PANEL,
         .y = a->y + row0 * a->ldy + col,
         .ldy = a->ldy,
-        .panel = is_fused ? w->panel : (struct kern_panel){.type = KERN_PANEL_F32},
+        .panel = {.type = KERN_PANEL_F32},
         .is_first = true,
     };
     const size_t n_block = k_block(w);
+    struct kern_panel part = w->panel;
     size_t k = 0;
 
     do { /* once even for n_in = 0, which gives zeros */
+        part.first = k % KERN_SUPER;
         g.n_k = w->n_k - k < n_block ? w->n_k - k : n_block;
         set_x(w, a, row0, k, &g);
         g.w = panel + kern_panel_bytes(&w->panel, k);
-        g.n_ahead = kern_panel_bytes(&w->panel, g.n_k);
+        g.n_ahead = kern_panel_bytes(&w->panel, k + g.n_k) - kern_panel_bytes(&w->panel, k);
         g.ahead = (const char *)g.w + g.n_ahead; /* the next block, or the next panel */
-        if (!is_fused) {
-            w->widen(&w->panel, g.n_k, g.w, a->scratch);
+        if (is_fused) {
+            g.panel = part;
+        } else {
+            w->widen(&part, g.n_k, g.w, a->scratch);
             g.w = a->scratch;
         }
         w->gemm(&g);

@@ -43,10 +43,16 @@ void gemm__pack_panel(struct gemm_weight *w, const struct kern_table *k, const s
 
 /* One block of a quantised type as integers: value i is q[i] * scale[g] + min[g]
  * with g = i / group, exact in f32 but for the last rounding. Minima are 0 for types
- * without. The 4-bit types' q are 0 .. 15, Q4_0's standing for q - 8. */
+ * without. The 4-bit types' q are 0 .. 15, Q4_0's standing for q - 8; Q6_K's are 0 .. 63 and
+ * stand for q - 32. */
 struct gemm__quant {
     int8_t q[GEMM__QUANT_MAX];
     float scale[GEMM__QUANT_MAX / 16], min[GEMM__QUANT_MAX / 16];
+    /* Of the types with KERN_SCALE_K in place of both, as a panel has them: scale[g] is
+     * d * sub[g] and min[g] is d_min * sub_min[g], d and d_min being f16. Q6_K's sub is
+     * signed. */
+    uint16_t d, d_min;
+    uint8_t sub[GEMM__QUANT_MAX / 16], sub_min[GEMM__QUANT_MAX / 16];
 };
 struct kern_panel gemm__quant_panel(enum tensor_type type);
 void gemm__quant_decode(enum tensor_type type, const uint8_t *block, struct gemm__quant *out);

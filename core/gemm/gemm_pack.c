@@ -15,7 +15,8 @@ static struct kern_panel panel_of(enum tensor_type type, enum gemm_precision pre
         return (struct kern_panel){.type = KERN_PANEL_BF16_PAIRS};
     if (precision == GEMM_INT8) {
         if (!tensor_type_is_quantised(type))
-            return (struct kern_panel){KERN_PANEL_Q8_QUADS, KERN_INT8_BLOCK, false, false};
+            return (struct kern_panel){KERN_PANEL_Q8_QUADS, KERN_INT8_BLOCK, false, KERN_SCALE_F32,
+                                       0};
         p = gemm__quant_panel(type);
         p.type = p.type == KERN_PANEL_Q8 ? KERN_PANEL_Q8_QUADS : p.type;
         return p;
@@ -37,13 +38,22 @@ static uint16_t load_u16(const void *p)
     return v;
 }
 
-static void pack_16(const struct tensor *t, size_t j, uint16_t *panel)
+/* Rows row .. row + n_rows - 1, a few k of all rows at a time: as many lines of the panel as
+ * the first cache holds. */
+static void pack_16(const struct tensor *t, size_t row, size_t n_rows, uint16_t *panel)
 {
     const size_t n_in = t->dim[1];
-    const char *row = (const char *)t->data + j * n_in * 2;
 
-    for (size_t k = 0; k < n_in; k++)
-        panel[k * KERN_PANEL + j % KERN_PANEL] = load_u16(row + k * 2);
+    for (size_t k0 = 0; k0 < n_in; k0 += 64) {
+        const size_t end = n_in - k0 < 64 ? n_in : k0 + 64;
+
+        for (size_t j = 0; j < n_rows; j++) {
+            const char *from = (const char *)t->data + (row + j) * n_in * 2;
+
+            for (size_t k = k0; k < end; k++)
+                panel[k * KERN_PANEL + j] = load_u16(from + k * 2);
+        }
+    }
 }
 
 static void pack_32(const struct tensor *t, size_t j, float *panel)
@@ -77,33 +87,96 @@ static void pack_pairs(const struct tensor *t, size_t j, uint16_t *panel)
 
 static void put_scale(const struct kern_panel *p, void *row, size_t j, float v)
 {
-    if (p->is_f16)
+    if (p->scale == KERN_SCALE_F16)
         ((uint16_t *)row)[j] = tensor_f32_to_f16(v); /* it came from an f16: exact */
     else
         ((float *)row)[j] = v;
+}
+
+/* Scale and minimum of group g into column j of a record; returns where its integers
+ * begin. */
+static char *put_scales(const struct kern_panel *p, const struct gemm__quant *b, size_t g,
+                        char *record, size_t j)
+{
+    const size_t bytes = KERN_PANEL * (p->scale == KERN_SCALE_F16 ? 2 : 4);
+
+    if (p->scale == KERN_SCALE_K) {
+        record[j] = (char)b->sub[g];
+        if (p->has_min)
+            record[KERN_PANEL + j] = (char)b->sub_min[g];
+        return record + KERN_PANEL * (p->has_min ? 2 : 1);
+    }
+    put_scale(p, record, j, b->scale[g]);
+    if (p->has_min)
+        put_scale(p, record + bytes, j, b->min[g]);
+    return record + bytes * (p->has_min ? 2 : 1);
+}
+
+/* Eight values at once, value i in byte i: a start packs billions. */
+static uint64_t load_u64(const int8_t *q)
+{
+    uint64_t v;
+
+    memcpy(&v, q, sizeof(v));
+    return v;
+}
+
+/* The lower bytes of the four 16-bit parts, side by side. */
+static uint32_t join_bytes(uint64_t v)
+{
+    v &= 0x00ff00ff00ff00ffu;
+    v = (v | v >> 8) & 0x0000ffff0000ffffu;
+    return (uint32_t)(v | v >> 16);
+}
+
+/* Eight values as bytes, value + 128: the even ones and then the odd ones. */
+static void put_quads(const int8_t *q, uint32_t *words, size_t j)
+{
+    const uint64_t v = load_u64(q) ^ 0x8080808080808080u;
+
+    words[j] = join_bytes(v);
+    words[KERN_PANEL + j] = join_bytes(v >> 8);
+}
+
+static uint32_t nibbles(const int8_t *q)
+{
+    const uint64_t v = load_u64(q) & 0x0f0f0f0f0f0f0f0fu;
+
+    return join_bytes(v | v >> 4);
+}
+
+/* The upper two bits of sixteen values, where kern.h has them. */
+static uint32_t upper_bits(const int8_t *q)
+{
+    const uint64_t two = 0x0303030303030303u;
+    const uint64_t v = (load_u64(q) >> 4 & two) | (load_u64(q + 8) >> 4 & two) << 4;
+
+    return join_bytes(v | v >> 6);
 }
 
 /* Group g of a decoded block into column j of a record. */
 static void pack_group(const struct kern_panel *p, const struct gemm__quant *b, size_t g,
                        char *record, size_t j)
 {
-    const size_t scale_bytes = KERN_PANEL * (p->is_f16 ? 2 : 4);
     const int8_t *q = b->q + g * p->group;
+    uint32_t *words;
 
-    put_scale(p, record, j, b->scale[g]);
-    record += scale_bytes;
-    if (p->has_min) {
-        put_scale(p, record, j, b->min[g]);
-        record += scale_bytes;
+    record = put_scales(p, b, g, record, j);
+    words = (uint32_t *)(void *)record;
+    if (p->type == KERN_PANEL_Q8) {
+        for (size_t i = 0; i < p->group; i++)
+            record[i * KERN_PANEL + j] = (char)q[i];
+        return;
     }
-    for (size_t i = 0; i < p->group; i++) {
+    if (p->type == KERN_PANEL_Q6) {
+        words[j] = upper_bits(q);
+        words += KERN_PANEL;
+    }
+    for (size_t i = 0; i < p->group; i += 8) {
         if (p->type == KERN_PANEL_Q8_QUADS)
-            ((uint8_t *)record)[((i / 8 * 2 + i % 2) * KERN_PANEL + j) * 4 + i % 8 / 2] =
-                (uint8_t)(q[i] + 128);
-        else if (p->type == KERN_PANEL_Q8)
-            ((int8_t *)record)[i * KERN_PANEL + j] = q[i];
+            put_quads(q + i, words + i / 4 * KERN_PANEL, j);
         else
-            ((uint32_t *)(void *)record)[i / 8 * KERN_PANEL + j] |= (uint32_t)q[i] << 4 * (i % 8);
+            words[i / 8 * KERN_PANEL + j] = nibbles(q + i);
     }
 }
 
@@ -111,12 +184,20 @@ static void pack_quant(const struct gemm_weight *w, const struct tensor *t, size
 {
     const size_t n_block = tensor_type_block(t->type);
     const size_t block_bytes = tensor_type_block_bytes(t->type);
-    const size_t record_bytes = kern_panel_bytes(&w->panel, w->panel.group);
+    const size_t record_bytes = kern_record_bytes(&w->panel);
     const uint8_t *block = (const uint8_t *)t->data + j * (w->n_in / n_block) * block_bytes;
     struct gemm__quant decoded;
 
     for (size_t k = 0; k < w->n_in; k += n_block, block += block_bytes) {
         gemm__quant_decode(t->type, block, &decoded);
+        if (w->panel.scale == KERN_SCALE_K) {
+            uint16_t *d = (uint16_t *)(void *)panel;
+
+            d[j % KERN_PANEL] = decoded.d;
+            if (w->panel.has_min)
+                d[KERN_PANEL + j % KERN_PANEL] = decoded.d_min;
+            panel += kern_super_bytes(&w->panel);
+        }
         for (size_t g = 0; g < n_block / w->panel.group; g++, panel += record_bytes)
             pack_group(&w->panel, &decoded, g, panel, j % KERN_PANEL);
     }
@@ -126,7 +207,7 @@ static void pack_quant(const struct gemm_weight *w, const struct tensor *t, size
 static void pack_rounded(const struct gemm_weight *w, const struct kern_table *k,
                          const struct tensor *t, size_t j, char *panel)
 {
-    const size_t record_bytes = kern_panel_bytes(&w->panel, KERN_INT8_BLOCK);
+    const size_t record_bytes = kern_record_bytes(&w->panel);
     struct gemm__quant group = {0};
     struct kern_int8 block;
     float v[KERN_INT8_BLOCK];
@@ -154,13 +235,13 @@ static void pack_row(const struct gemm_weight *w, const struct kern_table *k,
         pack_32(t, j, (float *)(void *)panel);
         break;
     case KERN_PANEL_F16:
-    case KERN_PANEL_BF16:
-        pack_16(t, j, (uint16_t *)(void *)panel);
+    case KERN_PANEL_BF16: /* pack_16() */
         break;
     case KERN_PANEL_BF16_PAIRS:
         pack_pairs(t, j, (uint16_t *)(void *)panel);
         break;
     case KERN_PANEL_Q8:
+    case KERN_PANEL_Q6:
     case KERN_PANEL_Q4:
     case KERN_PANEL_Q8_QUADS:
         if (tensor_type_is_quantised(t->type))
@@ -174,9 +255,14 @@ static void pack_row(const struct gemm_weight *w, const struct kern_table *k,
 void gemm__pack_panel(struct gemm_weight *w, const struct kern_table *k, const struct tensor *t,
                       size_t panel)
 {
-    const size_t end = (panel + 1) * KERN_PANEL;
+    const size_t row = panel * KERN_PANEL;
+    const size_t n_rows = w->n_out - row < KERN_PANEL ? w->n_out - row : KERN_PANEL;
 
-    for (size_t j = panel * KERN_PANEL; j < w->n_out && j < end; j++)
+    if (w->panel.type == KERN_PANEL_F16 || w->panel.type == KERN_PANEL_BF16) {
+        pack_16(t, row, n_rows, (uint16_t *)(void *)((char *)w->bytes + panel * w->panel_bytes));
+        return;
+    }
+    for (size_t j = row; j < row + n_rows; j++)
         pack_row(w, k, t, j);
 }
 

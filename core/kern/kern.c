@@ -89,9 +89,24 @@ int kern_level_parse(const char *name)
     return -1;
 }
 
+size_t kern_super_bytes(const struct kern_panel *p)
+{
+    return p->scale == KERN_SCALE_K ? KERN_PANEL * sizeof(uint16_t) * (p->has_min ? 2 : 1) : 0;
+}
+
+size_t kern_record_bytes(const struct kern_panel *p)
+{
+    static const size_t scale_bytes[] = {
+        [KERN_SCALE_F32] = 4, [KERN_SCALE_F16] = 2, [KERN_SCALE_K] = 1};
+    const size_t per_column = scale_bytes[p->scale] * (p->has_min ? 2 : 1);
+    const size_t bits = p->type == KERN_PANEL_Q4 ? 4 : p->type == KERN_PANEL_Q6 ? 6 : 8;
+
+    return KERN_PANEL * (per_column + p->group * bits / 8);
+}
+
 size_t kern_panel_bytes(const struct kern_panel *p, size_t n_k)
 {
-    const size_t per_scale = (p->is_f16 ? 2 : 4) * (p->has_min ? 2 : 1);
+    size_t n_supers;
 
     switch (p->type) {
     case KERN_PANEL_F32:
@@ -102,9 +117,10 @@ size_t kern_panel_bytes(const struct kern_panel *p, size_t n_k)
         return n_k * KERN_PANEL * 2;
     case KERN_PANEL_Q8:
     case KERN_PANEL_Q8_QUADS:
-        return n_k / p->group * KERN_PANEL * (per_scale + p->group);
+    case KERN_PANEL_Q6:
     case KERN_PANEL_Q4:
-        return n_k / p->group * KERN_PANEL * (per_scale + p->group / 2);
+        n_supers = (n_k + KERN_SUPER - 1) / KERN_SUPER;
+        return n_supers * kern_super_bytes(p) + n_k / p->group * kern_record_bytes(p);
     }
     return 0;
 }

@@ -52,38 +52,52 @@ enum kern_act {
  * outputs with k as the slow index:
  *
  *   F32, F16, BF16   w[n_k][KERN_PANEL]
- *   Q8, Q4           records of `group` values of k, each of them
+ *   Q8, Q6, Q4       records of `group` values of k, each of them
  *                      scale[KERN_PANEL], then min[KERN_PANEL] if has_min;
- *                        both f16 if is_f16, else f32
+ *                        both f32 or f16, or integers (KERN_SCALE_K, below)
  *                      Q8: int8 q[group][KERN_PANEL]
+ *                      Q6: uint32 high[KERN_PANEL], then q as of Q4, the lower four bits; of
+ *                          value i of the 16 the upper two are bits 8 * (i % 8 / 2) +
+ *                          4 * (i / 8) + 2 * (i % 2) on of high
  *                      Q4: uint32 q[group / 8][KERN_PANEL]; value i of the group is
  *                          nibble i % 8, lowest first, of word i / 8
  *   BF16_PAIRS       w[n_k / 2][KERN_PANEL][2]
  *   Q8_QUADS         as Q8, but uint8 q[group / 4][KERN_PANEL][4] holds the value + 128:
  *                          of eight k, the even ones and then the odd ones
  *
- * The last two are for typed x only; Q4 serves both, its bytes' low nibbles being the
- * even k and its high ones the odd k of eight.
+ * The last two are for typed x only; Q6 and Q4 serve both, their bytes' low nibbles being the
+ * even k and the high ones the odd k of eight.
+ *
+ * With KERN_SCALE_K scales and minima are products, exact in f32: every KERN_SUPER values of
+ * k begin with f16 d[KERN_PANEL], then f16 d_min[KERN_PANEL] if has_min, and a record's are
+ * uint8 (Q6: int8), to be multiplied by these.
  *
  * A quantised value is q * scale + min, rounded once; without a min it is
- * q * scale (Q8) or (q - 8) * scale (Q4). Columns past n_out are zero. */
-enum { KERN_PANEL = 32 };
+ * q * scale (Q8), (q - 32) * scale (Q6) or (q - 8) * scale (Q4). Columns past n_out are
+ * zero. */
+enum { KERN_PANEL = 32, KERN_SUPER = 256 };
 
 enum kern_panel_type {
     KERN_PANEL_F32,
     KERN_PANEL_F16,
     KERN_PANEL_BF16,
     KERN_PANEL_Q8,
+    KERN_PANEL_Q6,
     KERN_PANEL_Q4,
     KERN_PANEL_BF16_PAIRS,
     KERN_PANEL_Q8_QUADS
 };
 
+enum kern_scale { KERN_SCALE_F32, KERN_SCALE_F16, KERN_SCALE_K };
+
+/* A panel, or a part of one. All but the type are of quantised types. */
 struct kern_panel {
     enum kern_panel_type type;
-    unsigned group; /* of quantised types: 16 or 32 */
-    bool has_min;   /* of quantised types */
-    bool is_f16;    /* of quantised types */
+    unsigned group; /* 16 or 32 */
+    bool has_min;
+    enum kern_scale scale;
+    unsigned first; /* with KERN_SCALE_K, where a part begins: k % KERN_SUPER. What lies before
+                     * it in its KERN_SUPER values is readable. */
 };
 
 /* 32 values of x as integers: value = q * scale. q[] holds of each eight values the even
@@ -190,15 +204,19 @@ struct kern_table {
      * takes s = x[k + 1] w[k + 1] + s and then s = x[k] w[k] + s, each rounded once,
      * subnormal values counting as 0: what vdpbf16ps does. */
     void (*gemm_bf16)(const struct kern_gemm *g);
-    /* gemm over x_int8 and a Q8_QUADS or Q4 panel, n_k in whole blocks. d = sum q_x q_w of
+    /* gemm over x_int8 and a Q8_QUADS, Q6 or Q4 panel, n_k in whole blocks. d = sum q_x q_w of
      * a group of the panel is exact; s = d * (scale_w * scale_x) + s, and with minima
      * s = min * (scale_x * sum of q_x) + s after it: products in parentheses are rounded,
      * the rest once. */
     void (*gemm_int8)(const struct kern_gemm *g);
 };
 
-/* Bytes of n_k values of k (whole groups) of one panel. */
+/* Bytes of the first n_k values of k (whole groups) of one panel: where value n_k begins. */
 size_t kern_panel_bytes(const struct kern_panel *p, size_t n_k);
+/* Bytes of one record of a quantised type, and of what stands before the records of
+ * KERN_SUPER values. */
+size_t kern_record_bytes(const struct kern_panel *p);
+size_t kern_super_bytes(const struct kern_panel *p);
 
 /* Levels that this CPU and this OS can run. */
 unsigned kern_cpu_levels(void);

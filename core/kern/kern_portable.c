@@ -221,42 +221,87 @@ static void outer(size_t n_rows, size_t n_cols, size_t n_k, const float *t, size
     }
 }
 
-/* Value (k, j) of a panel of a quantised type. */
+/* Column j of the record in which value k of a part of a panel lies. */
+struct record {
+    const unsigned char *q; /* of all columns */
+    float scale, min;
+};
+
+static struct record record_of(const struct kern_panel *p, const void *w, size_t k, size_t j)
+{
+    const enum tensor_type type = p->scale == KERN_SCALE_F16 ? TENSOR_F16 : TENSOR_F32;
+    const size_t size = p->scale == KERN_SCALE_K ? 1 : p->scale == KERN_SCALE_F16 ? 2 : 4;
+    const size_t at = p->first + k, super = at / KERN_SUPER * KERN_SUPER;
+    const char *whole = (const char *)w - kern_panel_bytes(p, p->first);
+    const char *d = whole + kern_panel_bytes(p, super);
+    const unsigned char *rec = (const unsigned char *)d + kern_super_bytes(p) +
+                               (at - super) / p->group * kern_record_bytes(p);
+    struct record r = {rec + KERN_PANEL * size * (p->has_min ? 2 : 1), 0.0f, 0.0f};
+
+    if (p->scale == KERN_SCALE_K) {
+        const int scale = p->type == KERN_PANEL_Q6 ? (signed char)rec[j] : rec[j];
+
+        r.scale = load_f16(d, j) * (float)scale;
+        if (p->has_min)
+            r.min = load_f16(d, KERN_PANEL + j) * (float)rec[KERN_PANEL + j];
+        return r;
+    }
+    r.scale = load(type, rec, j);
+    if (p->has_min)
+        r.min = load(type, rec + KERN_PANEL * size, j);
+    return r;
+}
+
+/* Value i of a group of Q4 or Q6 without what is subtracted from it. */
+static unsigned packed_bits(const struct kern_panel *p, const unsigned char *q, size_t i, size_t j)
+{
+    uint32_t high = 0, word;
+
+    if (p->type == KERN_PANEL_Q6) {
+        memcpy(&high, q + j * sizeof(high), sizeof(high));
+        high = high >> (8 * (i % 8 / 2) + 4 * (i / 8) + 2 * (i % 2)) & 3;
+        q += KERN_PANEL * sizeof(high);
+    }
+    memcpy(&word, q + (i / 8 * KERN_PANEL + j) * sizeof(word), sizeof(word));
+    return (word >> 4 * (i % 8) & 15) | high << 4;
+}
+
+/* Value (k, j) of a part of a panel of a quantised type. */
 static float panel_quant(const struct kern_panel *p, const void *w, size_t k, size_t j)
 {
-    const enum tensor_type type = p->is_f16 ? TENSOR_F16 : TENSOR_F32;
-    const size_t scale_bytes = KERN_PANEL * (p->is_f16 ? 2 : 4);
-    const char *rec = (const char *)w + k / p->group * kern_panel_bytes(p, p->group);
-    const char *q = rec + scale_bytes * (p->has_min ? 2 : 1);
-    const double s = load(type, rec, j);
-    double m = p->has_min ? load(type, rec + scale_bytes, j) : 0.0;
-    uint32_t word;
+    const struct record r = record_of(p, w, k, j);
+    const double s = r.scale;
 
-    k %= p->group;
+    k = (p->first + k) % p->group;
     if (p->type == KERN_PANEL_Q8)
-        return (float)((signed char)q[k * KERN_PANEL + j] * s + m);
-    if (!p->has_min)
-        m = -8.0 * s;
-    memcpy(&word, q + (k / 8 * KERN_PANEL + j) * sizeof(word), sizeof(word));
-    return (float)((word >> 4 * (k % 8) & 15) * s + m);
+        return (float)((signed char)r.q[k * KERN_PANEL + j] * s + r.min);
+    if (p->type == KERN_PANEL_Q6)
+        return (float)(((double)packed_bits(p, r.q, k, j) - 32.0) * s + r.min);
+    return (float)(packed_bits(p, r.q, k, j) * s + (p->has_min ? r.min : -8.0 * s));
+}
+
+/* Values k0 .. k0 + n_k - 1. */
+static void widen_part(const struct kern_panel *p, size_t k0, size_t n_k, const void *w, float *out)
+{
+    for (size_t k = k0; k < k0 + n_k; k++) {
+        for (size_t j = 0; j < KERN_PANEL; j++, out++) {
+            const size_t i = k * KERN_PANEL + j;
+
+            if (p->type == KERN_PANEL_F16)
+                *out = load_f16(w, i);
+            else if (p->type == KERN_PANEL_BF16)
+                *out = load_bf16(w, i);
+            else if (p->type == KERN_PANEL_F32)
+                *out = load_f32(w, i);
+            else
+                *out = panel_quant(p, w, k, j);
+        }
+    }
 }
 
 static void widen(const struct kern_panel *p, size_t n_k, const void *w, float *out)
 {
-    for (size_t k = 0; k < n_k; k++) {
-        for (size_t j = 0; j < KERN_PANEL; j++) {
-            const size_t i = k * KERN_PANEL + j;
-
-            if (p->type == KERN_PANEL_F16)
-                out[i] = load_f16(w, i);
-            else if (p->type == KERN_PANEL_BF16)
-                out[i] = load_bf16(w, i);
-            else if (p->type == KERN_PANEL_F32)
-                out[i] = load_f32(w, i);
-            else
-                out[i] = panel_quant(p, w, k, j);
-        }
-    }
+    widen_part(p, 0, n_k, w, out);
 }
 
 /* s[0 .. n_cols) = row i of x times the panel. */
@@ -269,7 +314,7 @@ static void gemm_row(const struct kern_gemm *g, size_t i, float *s)
     memset(s, 0, g->n_cols * sizeof(*s));
     for (size_t k = 0; k < g->n_k; k++) {
         if (k % step == 0)
-            widen(&g->panel, step, (const char *)g->w + kern_panel_bytes(&g->panel, k), block);
+            widen_part(&g->panel, k, step, g->w, block);
         for (size_t j = 0; j < g->n_cols; j++)
             s[j] += x[k] * block[k % step * KERN_PANEL + j];
     }
@@ -366,33 +411,30 @@ static int panel_int(const struct kern_panel *p, const unsigned char *q, size_t 
 
     if (p->type == KERN_PANEL_Q8_QUADS)
         return q[(at / 4 * KERN_PANEL + j) * 4 + at % 4] - 128;
-    return (q[(i / 8 * KERN_PANEL + j) * 4 + i % 8 / 2] >> i % 2 * 4 & 15) - (p->has_min ? 0 : 8);
+    return (int)packed_bits(p, q, i, j) - (p->type == KERN_PANEL_Q6 ? 32 : p->has_min ? 0 : 8);
 }
 
 /* Element j of a row of typed x times the panel. */
 static float int8_element(const struct kern_gemm *g, const struct kern_int8 *x, size_t j)
 {
     const struct kern_panel *p = &g->panel;
-    const enum tensor_type type = p->is_f16 ? TENSOR_F16 : TENSOR_F32;
-    const size_t scale_bytes = KERN_PANEL * (p->is_f16 ? 2 : 4);
-    const unsigned char *rec = g->w;
     float s = 0.0f;
 
-    for (size_t k = 0; k < g->n_k; k += p->group, rec += kern_panel_bytes(p, p->group)) {
+    for (size_t k = 0; k < g->n_k; k += p->group) {
+        const struct record r = record_of(p, g->w, k, j);
         const struct kern_int8 *b = &x[k / KERN_INT8_BLOCK];
-        const unsigned char *q = rec + scale_bytes * (p->has_min ? 2 : 1);
         const size_t first = k % KERN_INT8_BLOCK;
         int d = 0, sum = 0;
 
         for (size_t i = 0; i < p->group; i++) {
             const int8_t v = b->q[quad_place(first + i)];
 
-            d += v * panel_int(p, q, i, j);
+            d += v * panel_int(p, r.q, i, j);
             sum += v;
         }
-        s = fmaf((float)d, load(type, rec, j) * b->scale, s);
+        s = fmaf((float)d, r.scale * b->scale, s);
         if (p->has_min)
-            s = fmaf(load(type, rec + scale_bytes, j), b->scale * (float)sum, s);
+            s = fmaf(r.min, b->scale * (float)sum, s);
     }
     return s;
 }

@@ -458,6 +458,31 @@ static void typed_check(const struct run *r, const struct matrix *m, enum gemm_p
     }
 }
 
+/* Memory is the file's: a K-quant's scales stay integers, its six bits six. */
+START_TEST(a_packed_weight_is_hardly_larger_than_the_stored_one)
+{
+    static const enum tensor_type stored[] = {TENSOR_F32,  TENSOR_F16,  TENSOR_Q8_0,
+                                              TENSOR_Q4_0, TENSOR_Q4_K, TENSOR_Q6_K};
+    struct kern_table t;
+
+    kern_table_init(&t, kern_cpu_levels());
+    for (size_t i = 0; i < sizeof(stored) / sizeof(stored[0]); i++) {
+        struct matrix m = matrix_new(stored[i], 64, 1024);
+
+        for (int asked = GEMM_EXACT; asked <= GEMM_INT8 && t.level; asked++) {
+            struct gemm_weight *w = NULL;
+
+            ck_assert_int_eq(gemm_pack(&w, &t, (enum gemm_precision)asked, &m.t, NULL), CORE_OK);
+            ck_assert_msg((double)gemm_weight_bytes(w) <= 1.04 * (double)m.t.n_bytes,
+                          "%s, precision %d: %zu for %zu", tensor_type_text(stored[i]), asked,
+                          gemm_weight_bytes(w), m.t.n_bytes);
+            gemm_weight_free(w);
+        }
+        matrix_free(&m);
+    }
+}
+END_TEST
+
 /* Within the rounding of x and weights, at every level with the portable bits, whatever
  * the batch and the columns. */
 START_TEST(typed_products_are_right_and_their_bits_are_those_of_any_batch_and_level)
@@ -521,6 +546,7 @@ Suite *gemm_suite(void)
     levels_report_typed("gemm");
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, the_product_is_right_for_every_type_level_and_size, 0, N_TYPES);
+    tcase_add_test(tc, a_packed_weight_is_hardly_larger_than_the_stored_one);
     tcase_add_loop_test(tc, a_weight_that_two_threads_filled_is_that_of_one, 0, N_TYPES);
     tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch_and_column_range, 0, N_TYPES);
     tcase_add_loop_test(tc, unit_rows_give_the_weights_exactly_as_they_were_stored, 0, N_TYPES);

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/base/alloc.h"
 #include "core/kern/kern.h"
 #include "tests/support/levels.h"
 
@@ -100,15 +101,19 @@ static inline bool same_bits(const float *a, const float *b, size_t n)
 /* Scales and minima of a quantised panel that are finite, over whatever its bytes were. */
 static inline void panel_finite(const struct kern_panel *p, uint8_t *b, size_t n_k)
 {
-    for (size_t k = 0; k < n_k; k += p->group, b += kern_panel_bytes(p, p->group)) {
+    const bool is_k = p->scale == KERN_SCALE_K;
+
+    for (size_t k = 0; k < n_k; k += is_k ? KERN_SUPER : p->group) {
+        uint8_t *at = b + kern_panel_bytes(p, k);
+
         for (size_t i = 0; i < KERN_PANEL * (p->has_min ? 2u : 1u); i++) {
-            const float v = sample(k * 3 + i, 9) / 16.0f;
+            const float v = sample(k * 3 + i, 9) / (is_k ? 1024.0f : 16.0f);
             const uint16_t h = tensor_f32_to_f16(v);
 
-            if (p->is_f16)
-                memcpy(b + 2 * i, &h, 2);
+            if (p->scale == KERN_SCALE_F32)
+                memcpy(at + 4 * i, &v, 4);
             else
-                memcpy(b + 4 * i, &v, 4);
+                memcpy(at + 2 * i, &h, 2);
         }
     }
 }

@@ -2,18 +2,20 @@
 #include "kern_test.h"
 
 static const struct kern_panel forms[] = {
-    {KERN_PANEL_F32, 0, false, false},  {KERN_PANEL_F16, 0, false, false},
-    {KERN_PANEL_BF16, 0, false, false}, {KERN_PANEL_Q8, 32, false, true},
-    {KERN_PANEL_Q8, 32, true, true},    {KERN_PANEL_Q8, 32, true, false},
-    {KERN_PANEL_Q8, 16, false, false},  {KERN_PANEL_Q4, 32, false, true},
-    {KERN_PANEL_Q4, 32, true, true},    {KERN_PANEL_Q4, 32, true, false},
+    {KERN_PANEL_F32, 0, false, KERN_SCALE_F32, 0},  {KERN_PANEL_F16, 0, false, KERN_SCALE_F32, 0},
+    {KERN_PANEL_BF16, 0, false, KERN_SCALE_F32, 0}, {KERN_PANEL_Q8, 32, false, KERN_SCALE_F16, 0},
+    {KERN_PANEL_Q8, 32, true, KERN_SCALE_F16, 0},   {KERN_PANEL_Q8, 32, true, KERN_SCALE_F32, 0},
+    {KERN_PANEL_Q8, 16, false, KERN_SCALE_F32, 0},  {KERN_PANEL_Q4, 32, false, KERN_SCALE_F16, 0},
+    {KERN_PANEL_Q4, 32, true, KERN_SCALE_F16, 0},   {KERN_PANEL_Q4, 32, true, KERN_SCALE_F32, 0},
+    {KERN_PANEL_Q4, 32, true, KERN_SCALE_K, 0},     {KERN_PANEL_Q8, 32, true, KERN_SCALE_K, 0},
+    {KERN_PANEL_Q6, 16, false, KERN_SCALE_K, 0},
 };
 enum { N_FORMS = sizeof(forms) / sizeof(forms[0]), K_MAX = 320 };
 
 /* A panel of n_k values of k with finite scales, at the end of memory. */
 static struct guarded panel_new(const struct kern_panel *p, size_t n_k)
 {
-    const bool is_quant = p->type == KERN_PANEL_Q8 || p->type == KERN_PANEL_Q4;
+    const bool is_quant = p->group > 0;
     struct guarded g = guarded_new(kern_panel_bytes(p, n_k));
     uint8_t *b = g.p;
 
@@ -62,8 +64,8 @@ END_TEST
 START_TEST(a_record_means_what_its_contract_says)
 {
     struct kern_table t;
-    const struct kern_panel q4 = {KERN_PANEL_Q4, 32, true, false};
-    const struct kern_panel q8 = {KERN_PANEL_Q8, 16, false, false};
+    const struct kern_panel q4 = {KERN_PANEL_Q4, 32, true, KERN_SCALE_F32, 0};
+    const struct kern_panel q8 = {KERN_PANEL_Q8, 16, false, KERN_SCALE_F32, 0};
     float rec[KERN_PANEL * 6] = {0}, out[KERN_PANEL * 32];
     uint32_t *words = (uint32_t *)(void *)(rec + 2 * KERN_PANEL);
     int8_t *q = (int8_t *)(rec + KERN_PANEL);
@@ -81,6 +83,57 @@ START_TEST(a_record_means_what_its_contract_says)
     t.widen(&q8, 16, rec, out);
     ck_assert_float_eq(out[7 * KERN_PANEL + 5], -50.0f);
     ck_assert_uint_eq(kern_panel_bytes(&q8, 32), 2 * (4 + 16) * KERN_PANEL);
+}
+END_TEST
+
+/* The same of a record whose scale is an integer. */
+START_TEST(six_bits_and_integer_scales_mean_what_their_contract_says)
+{
+    const struct kern_panel p = {KERN_PANEL_Q6, 16, false, KERN_SCALE_K, 0};
+    const size_t at = kern_super_bytes(&p) + kern_record_bytes(&p); /* the second record */
+    const uint16_t d = tensor_f32_to_f16(0.5f);
+    const uint32_t high = 2u << (8 * 2 + 4 + 2), low = 13u << 4 * 5; /* value 13 is 2 * 16 + 13 */
+    uint8_t part[64 + 2 * 32 * 13] = {0};
+    float out[KERN_PANEL * 32];
+    struct kern_table t;
+
+    kern_table_init(&t, 0);
+    ck_assert_uint_eq(kern_panel_bytes(&p, 32), sizeof(part));
+    memcpy(part + 7 * 2, &d, 2);
+    part[at + 7] = (uint8_t)-3;
+    memcpy(part + at + 32 + 7 * 4, &high, 4);
+    memcpy(part + at + 32 + 128 + (32 + 7) * 4, &low, 4);
+    t.widen(&p, 32, part, out);
+    ck_assert_float_eq(out[(16 + 13) * KERN_PANEL + 7], (45.0f - 32.0f) * -1.5f);
+    ck_assert_float_eq(out[(16 + 12) * KERN_PANEL + 7], 48.0f);
+    ck_assert_float_eq(out[(16 + 13) * KERN_PANEL + 8], 0.0f);
+}
+END_TEST
+
+START_TEST(a_part_of_a_panel_is_widened_as_in_the_whole)
+{
+    const struct kern_panel *p = &forms[_i];
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+    struct guarded w = panel_new(p, K_MAX);
+    float *whole = calloc((size_t)K_MAX * KERN_PANEL, sizeof(*whole));
+    float *out = core_alloc_aligned((size_t)K_MAX * KERN_PANEL * sizeof(*out));
+
+    t[0].widen(p, K_MAX, w.p, whole);
+    for (size_t k = 0; k < K_MAX; k += 32) {
+        struct kern_panel part = *p;
+        const size_t n = K_MAX - k < 96 ? K_MAX - k : 96;
+
+        part.first = k % KERN_SUPER;
+        for (unsigned l = 0; l < n_levels; l++) {
+            t[l].widen(&part, n, (const char *)w.p + kern_panel_bytes(p, k), out);
+            REQUIRE(memcmp(out, whole + k * KERN_PANEL, n * KERN_PANEL * sizeof(*out)) == 0,
+                    "%s form %d from %zu on", t[l].name, _i, k);
+        }
+    }
+    guarded_free(&w);
+    free(whole);
+    core_free(out);
 }
 END_TEST
 
@@ -245,6 +298,8 @@ Suite *kern_gemm_suite(void)
     levels_report("kern_gemm");
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, widen_gives_the_values_that_the_form_defines, 0, N_FORMS);
+    tcase_add_loop_test(tc, a_part_of_a_panel_is_widened_as_in_the_whole, 0, N_FORMS);
+    tcase_add_test(tc, six_bits_and_integer_scales_mean_what_their_contract_says);
     tcase_add_test(tc, a_record_means_what_its_contract_says);
     tcase_add_loop_test(tc, gemm_is_right_at_every_level_form_and_size, 0, N_FORMS);
     tcase_add_loop_test(tc, float_panels_may_have_any_k, 0, 3);

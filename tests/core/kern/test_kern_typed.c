@@ -2,11 +2,18 @@
 #include "kern_test.h"
 
 static const struct kern_panel forms[] = {
-    {KERN_PANEL_BF16_PAIRS, 0, false, false}, {KERN_PANEL_Q8_QUADS, 32, false, true},
-    {KERN_PANEL_Q8_QUADS, 32, false, false},  {KERN_PANEL_Q8_QUADS, 32, true, true},
-    {KERN_PANEL_Q8_QUADS, 32, true, false},   {KERN_PANEL_Q8_QUADS, 16, false, false},
-    {KERN_PANEL_Q4, 32, false, true},         {KERN_PANEL_Q4, 32, true, true},
-    {KERN_PANEL_Q4, 32, true, false},
+    {KERN_PANEL_BF16_PAIRS, 0, false, KERN_SCALE_F32, 0},
+    {KERN_PANEL_Q8_QUADS, 32, false, KERN_SCALE_F16, 0},
+    {KERN_PANEL_Q8_QUADS, 32, false, KERN_SCALE_F32, 0},
+    {KERN_PANEL_Q8_QUADS, 32, true, KERN_SCALE_F16, 0},
+    {KERN_PANEL_Q8_QUADS, 32, true, KERN_SCALE_F32, 0},
+    {KERN_PANEL_Q8_QUADS, 16, false, KERN_SCALE_F32, 0},
+    {KERN_PANEL_Q8_QUADS, 32, true, KERN_SCALE_K, 0},
+    {KERN_PANEL_Q6, 16, false, KERN_SCALE_K, 0},
+    {KERN_PANEL_Q4, 32, false, KERN_SCALE_F16, 0},
+    {KERN_PANEL_Q4, 32, true, KERN_SCALE_F16, 0},
+    {KERN_PANEL_Q4, 32, true, KERN_SCALE_F32, 0},
+    {KERN_PANEL_Q4, 32, true, KERN_SCALE_K, 0},
 };
 enum { N_FORMS = sizeof(forms) / sizeof(forms[0]), ROWS_MAX = 31, K_MAX = 320 };
 
@@ -131,26 +138,38 @@ END_TEST
 static float weight(const struct kern_panel *p, const void *w, size_t k, size_t j)
 {
     const size_t i = k % (p->group ? p->group : 1), at = i / 8 * 8 + i % 8 / 2 + i % 2 * 4;
-    const size_t size = p->is_f16 ? 2 : 4, n_scales = p->has_min ? 2 : 1;
-    const uint8_t *rec = w, *q;
+    const bool is_k = p->scale == KERN_SCALE_K;
+    const size_t size = is_k                         ? 1
+                        : p->scale == KERN_SCALE_F16 ? 2
+                                                     : 4,
+                 n_scales = p->has_min ? 2 : 1;
+    const uint8_t *super = (const uint8_t *)w + kern_panel_bytes(p, k / KERN_SUPER * KERN_SUPER);
+    const uint8_t *rec = super + kern_super_bytes(p), *q;
     float part[2] = {0.0f, 0.0f};
     int v;
 
     if (is_bf16(p))
         return tensor_bf16_to_f32(((const uint16_t *)w)[(k / 2 * KERN_PANEL + j) * 2 + k % 2]);
-    rec += k / p->group * kern_panel_bytes(p, p->group);
+    rec += k % KERN_SUPER / p->group * kern_record_bytes(p);
     q = rec + n_scales * KERN_PANEL * size;
     for (size_t s = 0; s < n_scales; s++) {
         const uint8_t *from = rec + (s * KERN_PANEL + j) * size;
         uint16_t h;
 
-        memcpy(&h, from, sizeof(h));
-        if (p->is_f16)
+        memcpy(&h, is_k ? super + (s * KERN_PANEL + j) * 2 : from, sizeof(h));
+        if (is_k)
+            part[s] =
+                tensor_f16_to_f32(h) * (float)(p->type == KERN_PANEL_Q6 ? (int8_t)*from : *from);
+        else if (p->scale == KERN_SCALE_F16)
             part[s] = tensor_f16_to_f32(h);
         else
             memcpy(&part[s], from, sizeof(part[s]));
     }
-    if (p->type == KERN_PANEL_Q4)
+    if (p->type == KERN_PANEL_Q6)
+        v = ((q[128 + (i / 8 * 32 + j) * 4 + i % 8 / 2] >> i % 2 * 4 & 15) |
+             (q[j * 4 + i % 8 / 2] >> (i / 8 * 4 + i % 2 * 2) & 3) << 4) -
+            32;
+    else if (p->type == KERN_PANEL_Q4)
         v = (q[(i / 8 * KERN_PANEL + j) * 4 + i % 8 / 2] >> i % 2 * 4 & 15) - (p->has_min ? 0 : 8);
     else
         v = q[(at / 4 * KERN_PANEL + j) * 4 + at % 4] - 128;
