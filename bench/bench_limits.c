@@ -1,0 +1,189 @@
+/* bench/bench_limits.c - what this machine can do at most, all threads together.
+ *
+ *   bench_limits [N_THREADS]
+ *
+ * One line of JSON: multiply-adds in f32, in bf16 and in int8 (two operations each, in
+ * units of 1e9 a second) with the widest instruction that the CPU has for them, and bytes
+ * read from memory (GB/s). A CPU without an instruction for bf16 multiplies it in f32, so
+ * its limit is that of f32. Best of several runs: a limit is what was possible. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/base/err.h"
+#include "core/base/lock.h"
+#include "core/kern/kern.h"
+
+enum { N_CHAINS = 12, N_TURNS = 1000000, N_RUNS = 8, THREADS_MAX = 256 };
+#define READ_BYTES ((size_t)96 << 20)
+
+/* N_CHAINS independent chains of one instruction, as many as a tile has; r is the kind of
+ * register. */
+#define LINK(op, r, i) op " %%" r "12, %%" r "13, %%" r #i "\n\t"
+#define CHAINS(name, op, r)                                                                        \
+    static void name(void)                                                                         \
+    {                                                                                              \
+        __asm__ volatile("vzeroall" : : : CHANGED);                                                \
+        for (int i = 0; i < N_TURNS; i++)                                                          \
+            __asm__ volatile(LINK(op, r, 0) LINK(op, r, 1) LINK(op, r, 2) LINK(op, r, 3)           \
+                                 LINK(op, r, 4) LINK(op, r, 5) LINK(op, r, 6) LINK(op, r, 7)       \
+                                     LINK(op, r, 8) LINK(op, r, 9) LINK(op, r, 10) LINK(op, r, 11) \
+                             :                                                                     \
+                             :                                                                     \
+                             : CHANGED);                                                           \
+    }
+#define CHANGED                                                                              \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
+        "xmm11", "xmm12", "xmm13"
+
+struct peak {
+    const char *name;
+    struct {
+        unsigned needs; /* a level of kern.h */
+        void (*run)(void);
+        unsigned n_ops; /* of one instruction */
+    } way[3];           /* the best first; the last has no function */
+};
+
+#if defined(__x86_64__)
+CHAINS(f32_avx2, "vfmadd231ps", "ymm")
+CHAINS(f32_avx512, "vfmadd231ps", "zmm")
+CHAINS(bf16_avx512, "vdpbf16ps", "zmm")
+CHAINS(int8_avx512, "vpdpbusd", "zmm")
+CHAINS(int8_avxvnni, "%{vex%} vpdpbusd", "ymm")
+
+static const struct peak peaks[] = {
+    {"f32", {{KERN_AVX512, f32_avx512, 32}, {KERN_AVX2, f32_avx2, 16}}},
+    {"bf16", {{KERN_BF16, bf16_avx512, 64}}},
+    {"int8", {{KERN_VNNI, int8_avx512, 128}, {KERN_AVXVNNI, int8_avxvnni, 64}}},
+};
+#else
+typedef float quad __attribute__((vector_size(16)));
+
+static void f32_quads(void)
+{
+    quad s[N_CHAINS] = {0}, x = {0}, y = {0};
+
+    __asm__ volatile("" : "+w"(x), "+w"(y));
+    for (int i = 0; i < N_TURNS; i++)
+        for (int c = 0; c < N_CHAINS; c++)
+            s[c] += x * y;
+    for (int c = 0; c < N_CHAINS; c++)
+        __asm__ volatile("" : : "w"(s[c]));
+}
+
+static const struct peak peaks[] = {{"f32", {{0, f32_quads, 8}}}, {"bf16", {{0}}}, {"int8", {{0}}}};
+#endif
+
+struct crew {
+    pthread_barrier_t begin, end;
+    void (*run)(void);
+    unsigned long *bytes; /* of each thread READ_BYTES, if run is NULL */
+    unsigned long sum;
+    atomic_uint next;
+    unsigned n_threads;
+    bool is_over;
+};
+
+static unsigned long read_all(const unsigned long *p)
+{
+    typedef unsigned long vec __attribute__((vector_size(64)));
+    const vec *v = (const vec *)p;
+    vec s[4] = {{0}};
+
+    for (size_t i = 0; i < READ_BYTES / sizeof(vec); i += 4)
+        for (int c = 0; c < 4; c++)
+            s[c] += v[i + (size_t)c];
+    return (s[0] + s[1] + s[2] + s[3])[0];
+}
+
+static void *member(void *arg)
+{
+    struct crew *c = arg;
+    const unsigned i = atomic_fetch_add(&c->next, 1);
+    volatile unsigned long seen;
+
+    for (;;) {
+        pthread_barrier_wait(&c->begin);
+        if (c->is_over)
+            return NULL;
+        if (c->run)
+            c->run();
+        else
+            seen = read_all(c->bytes + i * (READ_BYTES / sizeof(long)));
+        pthread_barrier_wait(&c->end);
+    }
+    (void)seen;
+}
+
+/* Seconds of one run of all threads, the best of some. */
+static double seconds(struct crew *c)
+{
+    double best = 1e9;
+
+    for (int i = 0; i < N_RUNS; i++) {
+        uint64_t begin;
+        double s;
+
+        begin = core_now_ns();
+        pthread_barrier_wait(&c->begin);
+        pthread_barrier_wait(&c->end);
+        s = (double)(core_now_ns() - begin) * 1e-9;
+        best = s < best ? s : best;
+    }
+    return best;
+}
+
+/* Operations a second, 1e9; 0 if the CPU has no instruction for it. */
+static double measure_peak(struct crew *c, const struct peak *p)
+{
+    const unsigned levels = kern_cpu_levels();
+
+    for (int w = 0; w < 3 && p->way[w].run; w++) {
+        if ((levels & p->way[w].needs) != p->way[w].needs)
+            continue;
+        c->run = p->way[w].run;
+        return (double)c->n_threads * N_CHAINS * N_TURNS * p->way[w].n_ops / seconds(c) * 1e-9;
+    }
+    return 0.0;
+}
+
+int main(int argc, char **argv)
+{
+    static pthread_t thread[THREADS_MAX];
+    struct crew c = {.n_threads = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1};
+    double f32 = 0.0;
+
+    if (c.n_threads < 1 || c.n_threads > THREADS_MAX) {
+        fprintf(stderr, "usage: bench_limits [N_THREADS]\n");
+        return 2;
+    }
+    c.bytes = aligned_alloc(64, c.n_threads * READ_BYTES);
+    if (!c.bytes)
+        return 1;
+    for (size_t i = 0; i < c.n_threads * READ_BYTES / sizeof(long); i++)
+        c.bytes[i] = i;
+    pthread_barrier_init(&c.begin, NULL, c.n_threads + 1);
+    pthread_barrier_init(&c.end, NULL, c.n_threads + 1);
+    for (unsigned i = 0; i < c.n_threads; i++)
+        if (pthread_create(&thread[i], NULL, member, &c) != 0)
+            return 1;
+    printf("{\"threads\": %u", c.n_threads);
+    for (size_t i = 0; i < sizeof(peaks) / sizeof(peaks[0]); i++) {
+        const double found = measure_peak(&c, &peaks[i]);
+
+        f32 = f32 > 0.0 ? f32 : found;
+        printf(", \"%s\": %.1f", peaks[i].name, found > 0.0 ? found : f32);
+    }
+    c.run = NULL;
+    printf(", \"read\": %.2f}\n", (double)(c.n_threads * READ_BYTES) / seconds(&c) * 1e-9);
+    c.is_over = true;
+    pthread_barrier_wait(&c.begin);
+    for (unsigned i = 0; i < c.n_threads; i++)
+        pthread_join(thread[i], NULL);
+    pthread_barrier_destroy(&c.begin);
+    pthread_barrier_destroy(&c.end);
+    free(c.bytes);
+    return 0;
+}
