@@ -2,7 +2,7 @@
 """Writes random adapters in the files that the libraries save, with the standard
 library only, so that benchmarks need no torch.
 
-    bench/adapters.py --base {minilm,smollm2} --method METHOD --count N --out DIR [--rank R]
+    bench/adapters.py --base {minilm,smollm2,llama-1b,llama-7b} --method METHOD --count N --out DIR [--rank R]
 
 METHOD is lora, ia3, prefix, houlsby, bitfit or diff; each adapter gets a folder
 DIR/METHOD-NNNN. Values are small and random: the arithmetic is that of trained ones.
@@ -19,6 +19,8 @@ from pathlib import Path
 BASES = {
     "minilm": {"layers": 6, "d": 384, "kv": 384, "ff": 1536, "heads": 12, "labels": 4},
     "smollm2": {"layers": 30, "d": 576, "kv": 192, "ff": 1536, "heads": 3, "labels": 0},
+    "llama-1b": {"layers": 16, "d": 2048, "kv": 512, "ff": 8192, "heads": 8, "labels": 0},
+    "llama-7b": {"layers": 32, "d": 4096, "kv": 1024, "ff": 14336, "heads": 8, "labels": 0},
 }
 
 

@@ -13,7 +13,10 @@ import struct
 import sys
 from pathlib import Path
 
-HEADS = {"q_proj": 9, "k_proj": 3}  # SmolLM2-135M
+if __package__ is None:
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from bench import adapters  # noqa: E402
+
 NAMES = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output",
          "gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"}
 STRING, F32_VALUE, F16_TENSOR, ALIGN = 8, 6, 1, 32
@@ -42,13 +45,13 @@ def rotary_rows(values, n_heads, width):
     return out
 
 
-def tensors(folder):
-    """(GGUF name, shape, f16 bytes) of every lora_A and lora_B."""
+def tensors(folder, heads):
+    """(GGUF name, shape, f16 bytes) of every lora_A and lora_B. heads: of the rows that rotate."""
     for name, (shape, values) in read_safetensors(folder / "adapter_model.safetensors").items():
         # base_model.model.model.layers.<i>.self_attn.q_proj.lora_A.weight
         layer, _, linear, side = name.split(".")[4:8]
-        if side == "lora_B" and linear in HEADS:
-            values = rotary_rows(values, HEADS[linear], shape[1])
+        if side == "lora_B" and linear in heads:
+            values = rotary_rows(values, heads[linear], shape[1])
         yield (f"blk.{layer}.{NAMES[linear]}.weight.{side.lower()}", shape,
                struct.pack(f"<{len(values)}e", *values))
 
@@ -62,7 +65,9 @@ def convert(folder, out):
     fields = [("general.type", STRING, text("adapter")), ("general.architecture", STRING, text("llama")),
               ("adapter.type", STRING, text("lora")),
               ("adapter.lora.alpha", F32_VALUE, struct.pack("<f", config["lora_alpha"]))]
-    items = list(tensors(folder))
+    base = adapters.BASES[config["base_model_name_or_path"]]
+    heads = {"q_proj": base["d"] * base["heads"] // base["kv"], "k_proj": base["heads"]}
+    items = list(tensors(folder, heads))
     head = b"GGUF" + struct.pack("<IQQ", 3, len(items), len(fields))
     for key, kind, value in fields:
         head += text(key) + struct.pack("<I", kind) + value

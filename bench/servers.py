@@ -1,14 +1,12 @@
-"""Servers as child processes on 127.0.0.1 (peftd and llama-server), and a closed loop
-of clients against them. Standard library only.
+"""peftd as a child process on 127.0.0.1, and a closed loop of clients against it or a peer.
+Standard library only.
 """
 import json
-import socket
 import tempfile
 import threading
 import time
 from pathlib import Path
 
-from bench import gguf_lora
 from tests.support.peftd import Client, Process, files_of
 
 CALL_SECONDS, START_SECONDS = 600, 120
@@ -54,6 +52,16 @@ def closed_loop(port, path, bodies, n_each):
     return seconds, answers
 
 
+def generate(server, bodies, n_out, n_each=1):
+    """A function that returns tokens a second of a closed loop. A server has port, path, and n_out() of an answer."""
+    def run():
+        seconds, run.answers = closed_loop(server.port, server.path, bodies, n_each)
+        if any(server.n_out(answer) != n_out for answer in run.answers):
+            raise RuntimeError(f"{server.path}: not {n_out} tokens: {str(run.answers[0])[:300]}")
+        return len(bodies) * n_each * n_out / seconds
+    return run
+
+
 class Peftd(Process):
     def __init__(self, binary, model, work_dir, *settings):
         log = Path(tempfile.mkdtemp(dir=work_dir)) / "log"
@@ -62,6 +70,17 @@ class Peftd(Process):
         self.listen(START_SECONDS)
         self.wait_until(lambda: self.answers("/readyz"), START_SECONDS)
         self.client = Client(self.port, CALL_SECONDS)
+
+    path = "/v1/infer"
+
+    @staticmethod
+    def body(prompt, n_out, task="base"):
+        """A request for n_out tokens, greedy."""
+        return {"task": task, "input": prompt, "parameters": {"max_tokens": n_out, "ignore_eos": True, "return_tokens": True}}
+
+    @staticmethod
+    def n_out(answer):
+        return answer["usage"]["completion_tokens"]
 
     def load(self, task, folder):
         """Uploads the adapter and makes it resident."""
@@ -81,23 +100,3 @@ class Peftd(Process):
 
     def infer(self, body):
         return post(self.client, "/v1/infer", body)
-
-
-class Llama(Process):
-    """llama-server with f16 adapters made from PEFT folders; `folders` may be empty."""
-
-    def __init__(self, binary, model, folders, work_dir, streams, threads):
-        files = []
-        for folder in folders:
-            files.append(work_dir / f"{folder.name}.gguf")
-            gguf_lora.convert(folder, files[-1])
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        # No cache of old prompts: every request computes its own.
-        super().__init__([str(binary), "-m", str(model), "--host", "127.0.0.1", "--port", str(port),
-                          "-t", str(threads), "-np", str(streams), "-c", "16384", "--cache-ram", "0",
-                          "--no-ui", "--lora-init-without-apply", "--lora", ",".join(map(str, files))],
-                         work_dir / "llama.log")
-        self.port = port
-        self.wait_until(lambda: self.answers("/health"), START_SECONDS)

@@ -1,24 +1,20 @@
 """PEFT as a peer: runs in an interpreter that has torch, transformers and peft.
 
-    peer_peft.py MODEL_FOLDER THREADS ADAPTER_FOLDER...
+    run_peft.py MODEL_FOLDER THREADS ADAPTER_FOLDER...
 
-Reads one JSON object a line from stdin, {"texts": [...], "tasks": [index, ...], "how": ...}, and
-answers one a line on stdout, {"seconds": s, "logits": [[...], ...]} in the order of the texts.
-Tokenising is inside the clock. `how`:
+A question is {"texts": [...], "tasks": [index, ...], "how": ...}, its answer {"seconds": s, "logits": [[...], ...]} in the
+order of the texts. Tokenising is inside the clock. `how`:
 
     padded     one batch of all texts, padded to the longest, adapter_names mixed
     by_length  padded batches of 16, shortest texts first, adapter_names mixed
     by_task    one set_adapter and one padded batch for each task
 """
-import json
 import os
 import sys
 import time
 
 os.environ["TOKENIZERS_PARALLELISM"] = "true"
-answers = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # what libraries print must not reach the answers
-
+import talk  # noqa: E402
 import torch  # noqa: E402
 from peft import PeftModel  # noqa: E402
 from transformers import AutoModelForSequenceClassification, AutoTokenizer  # noqa: E402
@@ -65,12 +61,5 @@ class Peer:
         return {"seconds": seconds, "logits": logits}
 
 
-def main():
-    peer = Peer(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
-    print(json.dumps({"ready": torch.__version__}), file=answers, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(peer.answer(**json.loads(line))), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+peer = Peer(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
+talk.serve({"version": torch.__version__}, peer.answer)

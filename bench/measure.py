@@ -1,0 +1,92 @@
+"""Cases that run in turn, and what they gave. Standard library only.
+
+A case is a function that returns a figure: a rate, a time, a limit of the machine. In a round every case of a
+group runs once, peers between peftd's own, after one round to warm up; a figure is the median of the rounds, a
+ratio the median of the rounds' ratios. So what disturbs the machine disturbs both sides.
+"""
+import json
+import statistics
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass
+class Case:
+    name: str  # what floors.py calls it
+    who: str  # whose figure it is: peftd, llama, PEFT, machine ...
+    what: str
+    unit: str
+    run: object = field(repr=False, default=None)
+    values: list = field(default_factory=list)
+
+    def median(self):
+        return statistics.median(self.values)
+
+
+def in_turn(cases, n_rounds, seconds, before=lambda: None):
+    """Runs them, each after before(). A slow machine leaves out all rounds but two after `seconds`."""
+    end = time.monotonic() + seconds
+    for k in range(n_rounds + 1):
+        if k > 2 and time.monotonic() > end:
+            break
+        for case in cases:
+            if sys.stderr.isatty():
+                print(f"\r\033[K  round {k} of {n_rounds}: {case.name}", end="\r", file=sys.stderr, flush=True)
+            before()
+            value = case.run()
+            if k:
+                case.values.append(value)
+    if sys.stderr.isatty():
+        print("\033[K", end="", file=sys.stderr, flush=True)
+    return cases
+
+
+class Results:
+    """The cases of one group, and why some are missing."""
+
+    def __init__(self, group, title):
+        self.group, self.title = group, title
+        self.cases, self.missing = {}, []
+        self.date = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+
+    def add(self, cases):
+        for case in cases:
+            if case.name in self.cases:
+                raise ValueError(f"two cases are called {case.name}")
+            self.cases[case.name] = case
+
+    def derive(self, name, who, what, unit, function, *of):
+        """A case whose values come from the values of others, round by round."""
+        if all(n in self.cases for n in of):
+            values = [function(*v) for v in zip(*(self.cases[n].values for n in of))]
+            self.add([Case(name, who, what, unit, None, values)])
+
+    def keep(self, old):
+        """Cases of an earlier run that this one did not measure."""
+        self.add(case for name, case in old.cases.items() if name not in self.cases)
+
+    def lacks(self, peer):
+        """Notes that cases of this peer could not be measured."""
+        if peer not in self.missing:
+            self.missing.append(peer)
+
+    def save(self, path, facts):
+        rows = [{k: v for k, v in asdict(c).items() if k != "run"} for c in
+                (Case(c.name, c.who, c.what, c.unit, None, c.values) for c in self.cases.values())]
+        path.write_text(json.dumps({"group": self.group, "title": self.title, "date": self.date, "machine": facts,
+                                    "missing": self.missing, "cases": rows}, indent=1))
+
+    @classmethod
+    def read(cls, path):
+        data = json.loads(path.read_text())
+        out = cls(data["group"], data["title"])
+        out.date, out.missing = data["date"], data["missing"]
+        out.add(Case(**row) for row in data["cases"])
+        return out
+
+
+def ratios(above, below):
+    """The rounds' ratios of two cases; of figures that were taken once, their ratio."""
+    n = min(len(above.values), len(below.values))
+    return [a / b for a, b in zip(above.values[:n], below.values[:n])]

@@ -1,0 +1,35 @@
+"""Files that the benchmarks make from the demo's models, in build/bench: weights of other types, folders, adapters."""
+import subprocess
+
+from bench import adapters
+
+N_TASKS = 16
+# The fifth method of the mix is a vector or a sparse change of every linear, in turn.
+MIX = ("lora", "houlsby", "prefix", "ia3", "bitfit", "lora", "houlsby", "prefix", "ia3", "diff",
+       "lora", "houlsby", "prefix", "ia3", "bitfit", "lora")
+# Types of llama-quantize, and in which precisions of ours a file of each is measured. What llama.cpp does with a
+# quantised file is what `int8` does; with f16 it multiplies in f16 or f32, so `exact` and `bf16` stand beside it.
+TYPES = {"f16": ("exact", "bf16"), "q8_0": ("exact", "int8"), "q4_0": ("exact", "int8"), "q4_k_m": ("exact", "int8")}
+
+PEAK_OF = {"exact": "f32", "bf16": "bf16", "int8": "int8"}  # the machine's limit for a precision
+
+
+def quantised(bench, kind):
+    """SmolLM2 with weights of a type, made once; None if llama-quantize is not there."""
+    return quantise(bench, bench.smollm2, bench.out / f"smollm2-{kind}.gguf", kind)
+
+
+def quantise(bench, source, path, kind):
+    if path.exists():
+        return path
+    if not bench.llama:
+        return None
+    new = path.with_suffix(".new")
+    subprocess.run([bench.llama / "llama-quantize", "--allow-requantize", source, new, kind.upper()], check=True, capture_output=True)
+    new.rename(path)
+    return path
+
+
+def folders(base, work, methods, prefix, rank=8):
+    """An adapter folder for each entry of methods, each unlike the others."""
+    return [adapters.make(base, m, work / f"{prefix}{i:04d}-{m}", i, rank) for i, m in enumerate(methods)]
