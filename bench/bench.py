@@ -82,6 +82,7 @@ def arguments():
     p.add_argument("--only", default=",".join(GROUPS), help=f"of {', '.join((*GROUPS, *ON_REQUEST))}; default: {', '.join(GROUPS)}")
     p.add_argument("--keep", action="store_true", help="floors also of groups and files that earlier runs have measured")
     p.add_argument("--quiet", action="store_true", help="each case waits, 20 s at most, while other programs use the machine")
+    p.add_argument("--passive", action="store_true", help="peers' threads sleep at barriers: better for them on a busy machine")
     p.add_argument("--cores", type=int, default=0, help="so many cores and threads for all, clients included")
     p.add_argument("--files", default=",".join(models.TYPES), help="types of weights of the decoder groups")
     p.add_argument("--shapes", default="llama-1b,llama-7b", help="of the group big")
@@ -126,12 +127,12 @@ def main():
     a.out.mkdir(parents=True, exist_ok=True)
     bench = Bench(a.peftd, a.minilm, a.smollm2, a.out, a.peft, a.onnx, a.vllm, a.llama, a.files.split(","), a.shapes.split(","),
                   len(os.sched_getaffinity(0)), a.quick, a.quiet)
+    if a.passive:
+        os.environ["OMP_WAIT_POLICY"] = "passive"
     facts, begin = machine.facts(a.peftd), time.monotonic()
     print("peftd {commit}, {cores} cores, {cpu} ({levels}), {memory_gib} GiB, {busy_at_start:.0%} busy".format(**facts))
     if facts["busy_at_start"] > 0.1:
         print("The machine is busy: only the ratios say something, and less than on an idle one.")
-        # Peers whose threads spin at barriers stand still on a busy machine; let them sleep.
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     done = {group: run_group(group, bench, facts, a.keep) for group in a.only}
     if a.keep:
         kept = {g: a.out / f"{g}.json" for g in (*GROUPS, *ON_REQUEST) if g not in done}
