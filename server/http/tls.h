@@ -6,8 +6,8 @@
  * were to get none here would fail its handshake.
  *
  * TLS 1.2 and 1.3; ephemeral keys on elliptic curves and AEAD ciphers alone. Sessions are resumed
- * by tickets, without early data. The key of tickets is made with the certificates in force and goes
- * with them; GnuTLS derives from it one that changes every few hours. Where clients show
+ * by tickets, without early data. The key of tickets is made with the certificates in force and
+ * goes with them; GnuTLS derives from it one that changes every few hours. Where clients show
  * certificates there are no tickets: who comes is looked at each time.
  *
  * With --tls-client-ca a client shows a certificate that one of its authorities has signed, for

@@ -236,7 +236,8 @@ START_TEST(one_input_through_many_tasks_answers_as_each_alone)
         e = open_engine(&w, &how[k]);
         golden_run(e, w.all, w.n, together);
         /* which tasks meet in a small step is chance */
-        ck_assert_msg(n_saved(e) > 0 || how[k].max_batch_tokens, "with %u threads", how[k].n_threads);
+        ck_assert_msg(n_saved(e) > 0 || how[k].max_batch_tokens, "with %u threads",
+                      how[k].n_threads);
         for (size_t i = 0; i < w.n; i++)
             compare(&w, w.all[i], &together[i], &alone[i]);
         release_all(alone, w.n);
