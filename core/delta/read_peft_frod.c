@@ -53,17 +53,8 @@ static const char *last_names(const char *path, size_t n_path, unsigned n)
     return path;
 }
 
-static bool is_number(const char *s, const char *end)
-{
-    const char *p = s;
-
-    while (p < end && *p >= '0' && *p <= '9')
-        p++;
-    return p == end && p > s;
-}
-
 /* The category of a module, as the library derives it from the path: its last two names, joined by
- * '_', or the last behind a number. False: longer than `out`. */
+ * '_'. (The last alone behind a number, where no family has a linear.) False: longer than `out`. */
 static bool category_of(const struct delta__module *m, char *out, size_t n_out)
 {
     static const char attention[] = "attention.output.dense";
@@ -73,7 +64,7 @@ static bool category_of(const struct delta__module *m, char *out, size_t n_out)
     const size_t n_three = (size_t)(end - three);
     int n;
 
-    if (two == one || is_number(two, one - 1))
+    if (two == one)
         n = snprintf(out, n_out, "%.*s", (int)(end - one), one);
     else if (n_three == sizeof(attention) - 1 && memcmp(three, attention, n_three) == 0)
         n = snprintf(out, n_out, "attention_output");
@@ -119,7 +110,7 @@ static int read_places(struct delta_builder *b, const char *name, struct categor
     if (!tensor_to_i64(at, 0, 2 * c->n_at, c->at))
         return delta__misfit(b, at, "whole numbers");
     for (size_t i = 0; i < 2 * c->n_at; i++)
-        if (c->at[i] < 0 || (uint64_t)c->at[i] >= c->n)
+        if ((uint64_t)c->at[i] >= c->n) /* negative ones, too */
             return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, at->name,
                                       "tensor %s: a place outside the %zu inputs", at->name, c->n);
     delta__take(b, at);

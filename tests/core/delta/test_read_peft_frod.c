@@ -172,10 +172,35 @@ START_TEST(a_basis_or_a_diagonal_of_another_width_is_refused)
 }
 END_TEST
 
+static void open_untied(void)
+{
+    fixture_model = open_base("llama-untied");
+}
+
+START_TEST(a_module_of_one_name_is_a_role_of_its_own)
+{
+    static const int64_t sides[] = {48, 48};
+    const struct made t[] = {
+        {.name = "base_model.frod_V.lm_head", .d0 = 48, .d1 = 48, .value = basis(48)},
+        {.name = "base_model.frod_s_indices.lm_head", .d0 = 2, .d1 = 2, .index = place},
+        {.name = "base_model.frod_s_size.lm_head", .d0 = 2, .index = sides},
+        {.name = "base_model.model.lm_head.frod_lambda_l", .d0 = 48},
+        {.name = "base_model.model.lm_head.frod_lambda_s_values", .d0 = 2},
+        {0},
+    };
+    struct adapter a = {0};
+
+    make(&a, "FROD", "", t);
+    edit_text(&a, "adapter_config.json", "SEQ_CLS", "CAUSAL_LM");
+    delta_free(compile(&a));
+    drop_adapter(&a);
+}
+END_TEST
+
 Suite *read_peft_frod_suite(void)
 {
     Suite *s = suite_create("read_peft_frod");
-    TCase *t = tcase_create("bert");
+    TCase *t = tcase_create("bert"), *untied = tcase_create("untied");
 
     tcase_add_checked_fixture(t, open_bert, close_model);
     tcase_add_test(t, a_module_finds_the_basis_of_its_role);
@@ -185,5 +210,8 @@ Suite *read_peft_frod_suite(void)
     tcase_add_test(t, a_basis_that_does_not_determine_the_other_is_refused);
     tcase_add_test(t, a_basis_or_a_diagonal_of_another_width_is_refused);
     suite_add_tcase(s, t);
+    tcase_add_checked_fixture(untied, open_untied, close_model);
+    tcase_add_test(untied, a_module_of_one_name_is_a_role_of_its_own);
+    suite_add_tcase(s, untied);
     return s;
 }
