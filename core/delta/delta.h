@@ -23,7 +23,8 @@
  *               + sparse[t] + sum of s down[t] up; below 0, row -1 - t of soft; when the
  *               embedding is complete, the token table's coupling
  *   attention struct delta_prefix: keys and values in front of the sequence's own, not
- *             rotated; a window passes them as tokens, or keeps them (is_pinned)
+ *             rotated; a window passes them as tokens, or keeps them (is_pinned). Of a whole
+ *             stack the numbers that it adds for distances: struct delta's distance
  *
  * Threads: a delta is immutable after compile; any number of threads read it.
  */
@@ -52,6 +53,7 @@ struct core_err;
     X(ROWSET, "ROWSET")       \
     X(NORM, "NORM")           \
     X(KV_PREFIX, "KV_PREFIX") \
+    X(DISTANCES, "DISTANCES") \
     X(SOFT_ROWS, "SOFT_ROWS") \
     X(FUSION, "FUSION")       \
     X(REFT, "REFT")           \
@@ -333,6 +335,9 @@ struct delta {
     const struct delta_join *join;
     const struct delta_embed *embed;
     const struct delta_prefix *prefix;
+    /* In place of a stack's numbers of struct model_distances, [n_heads][2 max + 1] from
+     * distance -max on; NULL: the base's */
+    const float *distance[MODEL_STACKS_MAX];
     const struct delta_line *line; /* the program in words; the last is HEAD */
     uint32_t n_lines;
 

@@ -309,6 +309,9 @@ static void move_entry(const struct delta_builder *b, struct arena *a, struct de
 
 static void move_all(const struct delta_builder *b, struct arena *a, struct delta *d)
 {
+    const struct model_config *c = model_config(b->m);
+    const size_t n_distances = c->n_heads * (2 * (size_t)c->distances.max + 1);
+
     arena_take(a, sizeof(*d), 64);
     MOVE(a, d->slot, d->n_sites);
     MOVE(a, d->linear, d->n_linear);
@@ -316,6 +319,8 @@ static void move_all(const struct delta_builder *b, struct arena *a, struct delt
     MOVE(a, d->join, d->n_join);
     MOVE(a, d->embed, d->n_embed);
     MOVE(a, d->prefix, d->n_prefix);
+    for (unsigned k = 0; k < MODEL_STACKS_MAX; k++)
+        MOVE(a, d->distance[k], n_distances);
     MOVE(a, d->line, d->n_lines);
     move_head(a, &d->head);
     move_str(a, &d->task.prompt);

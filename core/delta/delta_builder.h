@@ -114,6 +114,11 @@ struct delta__op {
         struct delta_norm norm;
         struct delta_prefix prefix;
         struct {
+            const float *value;
+            size_t n;
+            unsigned stack;
+        } distances;
+        struct {
             struct delta_fusion f;
             uint32_t step;
         } fusion;
@@ -303,6 +308,9 @@ struct delta__soft {
     bool is_late;
 };
 int delta__add_soft(struct delta_builder *b, const struct delta__soft *in);
+/* DISTANCES, if that is what `path` names: t [n_buckets, n_heads], with is_add a difference. */
+int delta__add_distances(struct delta_builder *b, const struct tensor *t, const char *path,
+                         bool is_add);
 /* gamma (SITE_PART_WEIGHT) or beta (SITE_PART_BIAS) of a norm; both become one op. vec: the
  * values that are computed with, as model_norm_gamma() has them, or NULL: p->t, as files
  * hold them. */
@@ -343,8 +351,8 @@ int delta__add_coupling(struct delta_builder *b, const struct delta_coupling *co
 int delta__add_prefix(struct delta_builder *b, const struct delta__prefix *p);
 
 /* A parameter under its Hugging Face name (path = name without file prefix): a
- * norm's or linear's replacement, or a part of the head. What is none of these stays
- * untaken. is_add: the values are added to the base's. */
+ * norm's or linear's replacement, a stack's distances, or a part of the head. What is none of
+ * these stays untaken. is_add: the values are added to the base's. */
 int delta__add_parameter(struct delta_builder *b, const struct tensor *t, const char *path,
                          bool is_add);
 

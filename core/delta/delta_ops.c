@@ -732,6 +732,7 @@ int delta__add_parameter(struct delta_builder *b, const struct tensor *t, const 
     const char *dot = strrchr(path, '.');
     struct delta__place p;
     enum site_part part;
+    unsigned stack;
     size_t n;
     int rc;
 
@@ -743,6 +744,8 @@ int delta__add_parameter(struct delta_builder *b, const struct tensor *t, const 
         add_head_parameter(b, t, path);
         return 0;
     }
+    if (model_distances(b->m, path, &stack))
+        return delta__add_distances(b, t, path, is_add);
     if (part == SITE_PART_WEIGHT && !is_add && is_resized(b, t, path, n, &p))
         return add_resized(b, &p, path, n);
     rc = delta__place(b, t, path, n, false, &p);

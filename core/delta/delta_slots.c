@@ -192,6 +192,8 @@ static int place(struct delta_builder *b, const struct delta__op *op, struct tab
         t->norm[*slot - 1] = op->norm;
         return 0;
     case SITE_CLASS_ATTN:
+        if (op->kind == DELTA_DISTANCES)
+            return set(b, op, &d->distance[op->distances.stack], op->distances.value);
         if (*slot)
             return twice(b, op);
         *slot = (uint16_t)++d->n_prefix;

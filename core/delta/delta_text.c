@@ -127,6 +127,9 @@ static void op_detail(const struct delta__op *op, size_t n_values, char *out, si
     case DELTA_KV_PREFIX:
         snprintf(out, n, "%u tokens%s", op->prefix.n_tokens, op->prefix.gate[0].w ? ", gated" : "");
         break;
+    case DELTA_DISTANCES:
+        snprintf(out, n, "replaced");
+        break;
     case DELTA_FUSION:
         snprintf(out, n, "%s", op->fusion.f.value.data ? "query, key, value" : "query, key");
         break;
@@ -198,6 +201,8 @@ static size_t op_bytes(const struct delta_builder *b, const struct delta__op *op
         return ((op->norm.gamma ? n_out : 0) + (op->norm.beta ? n_out : 0)) * sizeof(float);
     case DELTA_KV_PREFIX:
         return 2 * op->prefix.n_tokens * n_out * sizeof(float);
+    case DELTA_DISTANCES:
+        return op->distances.n * sizeof(float);
     case DELTA_FUSION:
         return mat_bytes(&op->fusion.f.query) + mat_bytes(&op->fusion.f.key) +
                mat_bytes(&op->fusion.f.value);

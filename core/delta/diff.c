@@ -412,22 +412,20 @@ static bool is_same_tensor(const struct tensor *a, const struct tensor *b)
            (a->n_bytes == 0 || memcmp(a->data, b->data, a->n_bytes) == 0);
 }
 
-/* A parameter of no site: a head's layer, or nothing that is computed. */
+/* A parameter of no site: a head's layer, a stack's distances, or nothing that is computed. */
 static int compare_other(struct diff *d, const struct model *m, const struct tensor *t,
                          size_t n_path, struct diff_line *line, struct core_err *err)
 {
-    const bool is_head = n_path && model_is_head_path(m, t->name, n_path);
+    unsigned stack;
+    const struct tensor *distances = n_path ? model_distances(m, t->name, &stack) : NULL;
+    const bool is_whole = distances || (n_path && model_is_head_path(m, t->name, n_path));
 
-    if (is_same_tensor(t, model_tensor(m, t->name)))
+    if (is_same_tensor(t, distances ? distances : model_tensor(m, t->name)))
         return 0;
-    if (model_is_distance_tensor(m, t->name))
-        return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, t->name,
-                                  "tensor %s differs: a task has no relative distances of its own",
-                                  t->name);
-    line->form = is_head ? DIFF_REPLACED : DIFF_LEFT_OUT;
+    line->form = is_whole ? DIFF_REPLACED : DIFF_LEFT_OUT;
     line->n_changed = line->n_values;
-    line->n_bytes = is_head ? t->n_bytes : 0;
-    return is_head ? put_whole(d, t, err) : 0;
+    line->n_bytes = is_whole ? t->n_bytes : 0;
+    return is_whole ? put_whole(d, t, err) : 0;
 }
 
 /* A matrix that several modules share may be stored under several names: once is enough, and

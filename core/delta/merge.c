@@ -119,6 +119,8 @@ void delta_merge_plan(const struct delta *d, const struct model *m, struct delta
 {
     *out = (struct delta_merge_report){.n_bytes = sizeof(struct delta) + 4 * 64};
     out->n_bytes += d->n_linear * (sizeof(struct delta_linear) + sizeof(struct gemm_weight *));
+    for (unsigned k = 0; k < MODEL_STACKS_MAX; k++)
+        out->n_left[DELTA_LEFT_VALUES] += d->distance[k] != NULL;
     for (uint32_t i = 0; i < d->n_sites; i++) {
         const site_id s = (site_id)i;
 

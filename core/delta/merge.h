@@ -41,7 +41,7 @@ struct model;
     X(SOFT_ROWS, "SOFT_ROWS", "rows stand in front of an input")                                   \
     X(COUPLING, "COUPLING", "it maps embedding rows by functions that are not linear")             \
     X(EMBED, "an operation at an embedding", "a row is looked up, and only that row is changed")   \
-    X(VALUES, "BIAS, NORM, ROWSET", "values in place of the base's cost nothing more")             \
+    X(VALUES, "BIAS, NORM, ROWSET, DISTANCES", "values in place of the base's cost nothing more")  \
     X(ON_OWN, "an operation on a DENSE weight", "that weight is kept in the form of its products") \
     X(TABLE, "a linear without a weight", "the base keeps none there")
 

@@ -1,5 +1,5 @@
-/* core/fwd/distance.c - an add_scores of struct fwd_attn: a number of the model for each head
- * and distance (struct model_distances), and what it is where a task has a prefix. */
+/* core/fwd/distance.c - an add_scores of struct fwd_attn: a number of the model, or of the task,
+ * for each head and distance (struct model_distances), and what it is where a task has a prefix. */
 #include "core/fwd/fwd_internal.h"
 
 static uint32_t n_prefix(const struct delta *d, unsigned layer)
@@ -26,12 +26,14 @@ void fwd_distance_scores(const struct fwd_walk *w, unsigned layer, const struct 
     const ptrdiff_t max = (ptrdiff_t)w->c->distances.max;
     const size_t n = 2 * (size_t)max + 1;
     /* There the prefix moves the sequence's keys, and not its queries. */
+    const float *of_stack =
+        d->distance[w->stack] ? d->distance[w->stack] : w->f->m->distance[w->stack];
     const size_t shift = d->position_shift ? 0 : n_prefix(d, layer);
 
     if (!is_handed_on(w, d, layer))
         return;
     for (size_t i = 0; i < t->n_rows; i++) {
-        const float *add = w->f->m->distance[w->stack] + (t->head + i * t->head_step) * n + max;
+        const float *add = of_stack + (t->head + i * t->head_step) * n + max;
         const ptrdiff_t d0 = (ptrdiff_t)(t->query + i * t->query_step - t->key - shift);
         float *score = t->score + i * t->lds;
 

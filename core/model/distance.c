@@ -1,6 +1,7 @@
 /* core/model/distance.c - what attention adds for how far apart two tokens stand: numbers of
  * buckets in the checkpoint, here one for each distance. */
 #include <math.h>
+#include <string.h>
 
 #include "core/base/alloc.h"
 #include "core/base/err.h"
@@ -21,7 +22,20 @@ static unsigned bucket_of(const struct model_distances *d, long distance, bool i
     return first + (at < n ? at : n - 1);
 }
 
-/* [n_heads][2 max + 1]: distance -max first. */
+void model_spread_distances(const struct model *m, unsigned stack, const float *bucket, float *out)
+{
+    const struct model_config *c = &m->config;
+    const struct model_distances *d = &c->distances;
+    const size_t n = 2 * (size_t)d->max + 1;
+
+    for (size_t i = 0; i < n; i++) {
+        const unsigned b = bucket_of(d, (long)i - (long)d->max, c->stack[stack].is_causal);
+
+        for (size_t h = 0; h < c->n_heads; h++)
+            out[h * n + i] = bucket[(size_t)b * c->n_heads + h];
+    }
+}
+
 static int load_stack(struct model *m, unsigned k, struct core_err *err)
 {
     const struct model_config *c = &m->config;
@@ -45,12 +59,8 @@ static int load_stack(struct model *m, unsigned k, struct core_err *err)
     rc = model__load_vector(m, &flat, 0, n_stored, n_stored, &stored, err);
     if (rc == 0 && !(m->distance[k] = core_calloc(n * c->n_heads, sizeof(float))))
         rc = core_err_nomem(err, t->name);
-    for (size_t i = 0; rc == 0 && i < n; i++) {
-        const unsigned b = bucket_of(d, (long)i - (long)d->max, c->stack[k].is_causal);
-
-        for (size_t h = 0; h < c->n_heads; h++)
-            m->distance[k][h * n + i] = stored[(size_t)b * c->n_heads + h];
-    }
+    if (rc == 0)
+        model_spread_distances(m, k, stored, m->distance[k]);
     core_free(stored);
     m->n_bytes += n * c->n_heads * sizeof(float);
     return rc;
@@ -65,12 +75,17 @@ int model__load_distances(struct model *m, struct core_err *err)
     return rc;
 }
 
-bool model_is_distance_tensor(const struct model *m, const char *name)
+const struct tensor *model_distances(const struct model *m, const char *name, unsigned *stack)
 {
-    const struct tensor *t = model_tensor(m, name);
+    const char *prefix = m->arch->base_prefix;
+    const size_t n = strlen(prefix);
 
-    for (unsigned k = 0; t && m->arch->distances && k < m->config.n_stacks; k++)
-        if (t == model_tensor(m, m->arch->distances[k]))
-            return true;
-    return false;
+    if (strncmp(name, prefix, n) == 0)
+        name += n;
+    for (unsigned k = 0; m->arch->distances && k < m->config.n_stacks; k++)
+        if (strcmp(name, m->arch->distances[k]) == 0) {
+            *stack = k;
+            return model_tensor(m, name);
+        }
+    return NULL;
 }

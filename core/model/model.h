@@ -409,8 +409,12 @@ bool model_is_head_path(const struct model *m, const char *path, size_t n);
 /* A tensor of the checkpoint by its Hugging Face name, with or without the base prefix, or
  * NULL: heads that a fine-tuned base brings. */
 const struct tensor *model_tensor(const struct model *m, const char *name);
-/* True of a name of the numbers of struct model_distances, which are of no site. */
-bool model_is_distance_tensor(const struct model *m, const char *name);
+/* The base's numbers of struct model_distances, [n_buckets, n_heads], if that is what `name`
+ * says, with or without the base prefix; *stack: whose. NULL: it does not. They are of no site. */
+const struct tensor *model_distances(const struct model *m, const char *name, unsigned *stack);
+/* A stack's numbers by distance, out [n_heads][2 max + 1], from distance -max on: bucket
+ * [n_buckets, n_heads] as files hold them. */
+void model_spread_distances(const struct model *m, unsigned stack, const float *bucket, float *out);
 
 /* The Hugging Face module path of a site, e.g. "encoder.layer.0.output.dense",
  * written to out; returns out. */

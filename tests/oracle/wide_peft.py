@@ -70,6 +70,8 @@ def lora_methods(family: Family) -> list:
         lora("lora-dora-embedding", family, target_modules=[names.embedding], use_dora=True),
         lora("lora-tokens", family, trainable_token_indices={names.embedding: some}),
         lora("lora-norm-saved", family, modules_to_save=[names.first_norm]),
+        *(lora("lora-distances", family, modules_to_save=["relative_attention_bias"])
+          for _ in [0] if family.name.startswith("t5")),
         lora("lora-some-layers", family, layers_to_transform=[1]),
         lora("lora-resized", family, resized=True),
         lora("lora-alora", family, alora_invocation_tokens=list(invocation), invocation=invocation,
