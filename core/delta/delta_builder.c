@@ -92,6 +92,10 @@ int delta__tensors_ready(struct delta_builder *b)
 {
     int rc = weights_names_today(&b->tensors, b->err);
 
+    /* beside static heads of models whose adapters stand outside the base's own part,
+     * AdapterHub saves the adapters once more */
+    if (rc == 0)
+        tensor_list_drop_copies(&b->tensors);
     if (rc == 0)
         rc = tensor_list_sort(&b->tensors, b->err);
     if (rc < 0)
@@ -142,9 +146,7 @@ const struct tensor *delta__made(struct delta_builder *b, const char *name, cons
 
 bool delta__is_copy(const struct tensor *a, const struct tensor *b)
 {
-    return a->type == b->type && a->n_dims == b->n_dims &&
-           memcmp(a->dim, b->dim, a->n_dims * sizeof(a->dim[0])) == 0 &&
-           (a->n_bytes == 0 || memcmp(a->data, b->data, a->n_bytes) == 0);
+    return tensor_is_copy(a, b);
 }
 
 int delta__all_taken(struct delta_builder *b)

@@ -344,6 +344,30 @@ int tensor_list_sort(struct tensor_list *l, struct core_err *err)
     return 0;
 }
 
+bool tensor_is_copy(const struct tensor *a, const struct tensor *b)
+{
+    return a->type == b->type && a->n_dims == b->n_dims &&
+           memcmp(a->dim, b->dim, a->n_dims * sizeof(a->dim[0])) == 0 && a->n_bytes == b->n_bytes &&
+           (a->n_bytes == 0 || memcmp(a->data, b->data, a->n_bytes) == 0);
+}
+
+void tensor_list_drop_copies(struct tensor_list *l)
+{
+    size_t n = 0;
+
+    if (l->n > 1)
+        qsort(l->t, l->n, sizeof(*l->t), by_name);
+    for (size_t i = 0; i < l->n; i++) {
+        const struct tensor *last = n ? &l->t[n - 1] : NULL;
+
+        if (last && strcmp(last->name, l->t[i].name) == 0 && tensor_is_copy(last, &l->t[i]))
+            core_free((void *)(uintptr_t)l->t[i].name);
+        else
+            l->t[n++] = l->t[i];
+    }
+    l->n = n;
+}
+
 static int name_against(const void *name, const void *tensor)
 {
     return strcmp(name, ((const struct tensor *)tensor)->name);

@@ -100,6 +100,10 @@ uint16_t tensor_f32_to_bf16(float f);
 int tensor_list_add(struct tensor_list *l, const struct tensor *t, struct core_err *err);
 /* Sorts by name; CORE_E_ADAPTER_INVALID names a tensor that stands twice. */
 int tensor_list_sort(struct tensor_list *l, struct core_err *err);
+/* Sorts by name; of tensors with the same name, type, shape and bytes one stays. */
+void tensor_list_drop_copies(struct tensor_list *l);
+/* The same type, shape and bytes. */
+bool tensor_is_copy(const struct tensor *a, const struct tensor *b);
 /* Binary search in a list that tensor_list_sort() sorted; NULL if absent. */
 const struct tensor *tensor_list_find(const struct tensor_list *l, const char *name);
 void tensor_list_release(struct tensor_list *l);

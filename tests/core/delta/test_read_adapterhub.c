@@ -428,6 +428,31 @@ START_TEST(a_union_of_prefix_and_parallel_bottleneck_is_mam)
 }
 END_TEST
 
+/* T5's classes keep prefixes outside the base's own part, where a static head's saving takes
+ * them along. */
+START_TEST(tensors_that_a_head_holds_again_count_once_if_they_are_equal)
+{
+    struct made t[] = {{.name = PLACE("0") "adapter_down.0.weight", .d0 = 3, .d1 = 40},
+                       {.name = PLACE("0") "adapter_down.0.bias", .d0 = 3},
+                       {.name = PLACE("0") "adapter_up.weight", .d0 = 40, .d1 = 3},
+                       {.name = PLACE("0") "adapter_up.bias", .d0 = 40},
+                       {0}};
+    struct adapter a = {0};
+    struct delta *d;
+
+    put_ah(&a, bottleneck_json);
+    put_tensors(&a, "adapter.safetensors", t);
+    put_tensors(&a, "model_head.safetensors", t);
+    d = compile(&a);
+    ck_assert_uint_eq(d->n_join, 1);
+    delta_free(d);
+    t[2].base = 1.0f;
+    put_tensors(&a, "model_head.safetensors", t);
+    refused(&a, CORE_E_ADAPTER_INVALID, "adapter_up.weight is stored twice");
+    drop_adapter(&a);
+}
+END_TEST
+
 START_TEST(a_bottleneck_that_misses_a_part_is_refused)
 {
     const struct made t[] = {{.name = PLACE("0") "adapter_down.0.weight", .d0 = 3, .d1 = 40},
@@ -955,6 +980,7 @@ Suite *read_adapterhub_suite(void)
     tcase_add_test(t, names_without_the_models_own_prefix_or_with_a_wrappers_are_read);
     tcase_add_test(t, bottlenecks_hooked_into_a_base_with_norms_after_are_refused);
     tcase_add_test(t, a_union_of_prefix_and_parallel_bottleneck_is_mam);
+    tcase_add_test(t, tensors_that_a_head_holds_again_count_once_if_they_are_equal);
     tcase_add_test(t, a_bottleneck_that_misses_a_part_is_refused);
     tcase_add_test(t, the_prefix_network_is_folded_into_keys_and_values);
     tcase_add_loop_test(t, lora_before_1_1_did_not_divide_by_its_rank, 0,

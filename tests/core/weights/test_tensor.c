@@ -209,6 +209,36 @@ START_TEST(a_list_of_thousands_sorts_and_finds)
 }
 END_TEST
 
+START_TEST(copies_are_dropped_and_others_of_their_name_stay)
+{
+    static const float one[2] = {1, 2}, other[2] = {1, 3};
+    const struct tensor t[] = {
+        {.name = "b", .type = TENSOR_F32, .n_dims = 1, .dim = {2}, .data = one, .n_bytes = 8},
+        {.name = "a", .type = TENSOR_F32, .n_dims = 1, .dim = {2}, .data = one, .n_bytes = 8},
+        {.name = "b", .type = TENSOR_F32, .n_dims = 1, .dim = {2}, .data = other, .n_bytes = 8},
+        {.name = "a", .type = TENSOR_F32, .n_dims = 1, .dim = {2}, .data = one, .n_bytes = 8},
+        {.name = "a", .type = TENSOR_F32, .n_dims = 2, .dim = {1, 2}, .data = one, .n_bytes = 8},
+    };
+    struct tensor_list l = {0};
+
+    tensor_list_drop_copies(&l);
+    ck_assert_uint_eq(l.n, 0);
+    for (size_t i = 0; i < 2; i++)
+        ck_assert_int_eq(tensor_list_add(&l, &t[i], NULL), 0);
+    ck_assert_int_eq(tensor_list_add(&l, &t[3], NULL), 0);
+    tensor_list_drop_copies(&l);
+    ck_assert_uint_eq(l.n, 2);
+    ck_assert_ptr_nonnull(tensor_list_find(&l, "a"));
+    ck_assert_ptr_nonnull(tensor_list_find(&l, "b"));
+    ck_assert_int_eq(tensor_list_add(&l, &t[2], NULL), 0);
+    ck_assert_int_eq(tensor_list_add(&l, &t[4], NULL), 0);
+    tensor_list_drop_copies(&l);
+    ck_assert_uint_eq(l.n, 4);
+    ck_assert_int_eq(tensor_list_sort(&l, NULL), CORE_E_ADAPTER_INVALID);
+    tensor_list_release(&l);
+}
+END_TEST
+
 START_TEST(a_name_that_stands_twice_is_named)
 {
     struct tensor_list l = {0};
@@ -264,6 +294,7 @@ Suite *tensor_suite(void)
     tcase_add_test(t, each_plain_type_reads_at_any_alignment);
     tcase_add_test(t, integers_come_from_integer_types_and_whole_floats);
     tcase_add_test(t, a_list_of_thousands_sorts_and_finds);
+    tcase_add_test(t, copies_are_dropped_and_others_of_their_name_stay);
     tcase_add_test(t, a_name_that_stands_twice_is_named);
     tcase_add_test(t, a_list_survives_every_allocation_failure);
     suite_add_tcase(s, t);
