@@ -41,12 +41,14 @@ int delta__peft_prefix(struct delta_builder *b, const json_t *config)
 
     if (rc < 0)
         return rc;
-    /* Its classes that do not generate hand the decoder one cache for both attentions, so that
-     * cross attention sees the prefix and the decoder's own keys. */
+    /* Of T5ForQuestionAnswering the library takes the encoder for the body: it drops the prefix,
+     * and the head reads its rows. Other classes that do not generate stop with an error. */
     if (model_config(b->m)->n_stacks == 2 && n_submodules == 1.0)
-        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, "num_transformer_submodules",
-                                  "num_transformer_submodules: 1 on an encoder-decoder puts the "
-                                  "prefix before its cross attention too, which is not computed");
+        return core_err_set_param(
+            b->err, CORE_E_ADAPTER_UNSUPPORTED, "num_transformer_submodules",
+            "num_transformer_submodules: 1 on an encoder-decoder: the library "
+            "answers from the encoder alone, which drops the prefix, and that "
+            "is not computed");
     if (p.t->n_dims != 2 || n_layers > LAYERS_MAX ||
         (n_tokens != 0.0 && n_tokens != (double)p.t->dim[0]))
         return delta__misfit(b, p.t, "[num_virtual_tokens, 2 x layers x width]");
