@@ -233,6 +233,7 @@ void ads__index_info(const struct ads__task *t, const struct ads_adapter *a, str
     if (v->merged) {
         info->bytes_merged = v->merged->delta->n_bytes;
         info->merged = v->merged->report;
+        info->is_merged_by_hand = v->merged->by_hand;
     }
     if (v->meta.program) {
         atomic_fetch_add(&v->meta.program->n_refs, 1);
@@ -469,6 +470,8 @@ void ads__index_commit(struct ads_store *s, struct ads__change *c, struct ads__v
     }
     if (t->is_merged && (!current || current->v != t->current->v))
         ads__unmerge(s, t, dead);
+    if (!current || !t->current || current->v != t->current->v)
+        t->hot = (struct ads_hot){0};
     if (t->is_pinned) { /* the hold goes with the pointer */
         ads__cache_hold(s, current, 1);
         ads__cache_hold(s, t->current, -1);

@@ -16,6 +16,7 @@
 
 #include <stdatomic.h>
 
+#include "adapters_store/ads_hot.h"
 #include "adapters_store/ads_store.h"
 #include "core/base/buf.h"
 #include "core/base/lock.h"
@@ -118,6 +119,7 @@ struct ads_merged {      /* immutable but for the synced data */
     /* synced data: the lock */
     unsigned n_uses; /* taken and not given back; each within a pin of the version */
     bool is_retired; /* its version has it no more */
+    bool by_hand;    /* somebody has asked for it */
     struct ads_merged *next_dead;
 };
 
@@ -175,6 +177,7 @@ struct ads__task {
     /* synced data */
     bool is_pinned;
     bool is_merged; /* by this task: its current version is */
+    struct ads_hot hot;
     uint64_t n_requests;
     double last_used;
     struct ads__task *next_dead;
@@ -388,6 +391,13 @@ struct ads_store {
     struct ads__cache cache;
     uint64_t n_loads_ok, n_loads_failed;
     uint64_t load_ns;
+    struct {
+        unsigned percent;   /* set at open; 0: no task is merged by itself */
+        uint64_t window_ns; /* set at open */
+        uint64_t begin_ns;  /* of the window; of the thread that ticks */
+        uint64_t n_rows;    /* of the window: synced */
+        bool is_running;    /* a worker looks at the tasks: synced */
+    } hot;
 };
 
 /* ads_use.c: pins the task's current version, and waits for it. Not on an HTTP thread. */

@@ -133,6 +133,8 @@ int ads_store_open(struct ads_store **out, const struct ads_options *opt, struct
     s->model = opt->model;
     s->cache.n_bytes_max = opt->resident_max_bytes ? opt->resident_max_bytes : (uint64_t)1 << 30;
     s->cache.n_merged_max = opt->merged_max_bytes ? opt->merged_max_bytes : (uint64_t)1 << 30;
+    s->hot.percent = opt->merge_share;
+    s->hot.window_ns = (uint64_t)((opt->merge_window > 0 ? opt->merge_window : 60.0) * 1e9);
     s->store_max_bytes = opt->store_max_bytes ? opt->store_max_bytes : UINT64_MAX;
     s->upload_max_bytes = opt->upload_max_bytes ? opt->upload_max_bytes : (uint64_t)256 << 20;
     rc = ads__disk_open(&s->disk, opt->dir,

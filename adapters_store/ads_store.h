@@ -55,6 +55,9 @@ struct ads_options {
                                   * NULL: the store is only looked at and tidied */
     uint64_t resident_max_bytes; /* 0 = 1 GiB */
     uint64_t merged_max_bytes;   /* of all merged weights; 0 = 1 GiB */
+    unsigned merge_share;        /* percent of all rows, for two windows, at which a task is merged
+                                  * by itself (ads_hot.h); 0: none is */
+    double merge_window;         /* seconds; 0 = 60 */
     uint64_t store_max_bytes;    /* of all versions' files; 0 = no limit */
     uint64_t upload_max_bytes;   /* 0 = 256 MiB: files of one version */
     bool must_exist;             /* a directory without a store is an error, and stays as it is */
@@ -109,6 +112,7 @@ struct ads_info {
     char kind[24], method[24];
     const char *program_json; /* array text of program lines, or NULL; ads_info_release() */
     bool is_current, is_resident, is_merged, is_pinned, is_new;
+    bool is_merged_by_hand; /* is_merged, and not by merge_share alone */
     uint64_t bytes_stored, bytes_resident, bytes_merged;
     struct delta_merge_report merged; /* if is_merged */
     double created, last_used;        /* Unix seconds; 0 = never */
@@ -225,6 +229,14 @@ int ads_pin(struct ads_store *store, const char *task, bool pin, struct core_err
  * and CORE_E_STORE_FULL if merged_max_bytes has no room. */
 int ads_merge(struct ads_store *store, const char *task, struct core_err *err);
 int ads_unmerge(struct ads_store *store, const char *task, struct core_err *err);
+/* By itself, with merge_share: ads_count_rows() tells of rows that were computed, of a pinned
+ * adapter or (NULL) of the base, and ads_merge_tick(), called now and then by one thread, which may
+ * neither block nor wait, looks whether a window is over; then tasks are merged and unmerged on a
+ * worker, the hottest first, as far as merged_max_bytes goes. What was merged by hand is never
+ * unmerged so; a task that was unmerged by hand is left alone until it is merged by hand or points
+ * to another version. Without merge_share both do nothing. */
+void ads_count_rows(struct ads_store *store, const struct ads_adapter *a, uint64_t n_rows);
+void ads_merge_tick(struct ads_store *store, uint64_t now_ns);
 /* The merged weights of a pinned adapter, to compute with in place of ads_adapter_delta(), or NULL:
  * it is not merged. Give them back once, before the adapter. */
 const struct ads_merged *ads_merged_take(struct ads_store *store, const struct ads_adapter *a);

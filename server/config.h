@@ -47,6 +47,9 @@ struct core_err;
     X(SIZE, resident_bytes, "0", 0, 1e15, "SIZE",                                                  \
       "memory for loaded adapters; 0: 1GiB if it fits")                                            \
     X(SIZE, merged_bytes, "0", 0, 1e15, "SIZE", "memory for merged weights; 0: 1GiB if it fits")   \
+    X(COUNT, merge_share, "0", 0, 100, "PERCENT",                                                  \
+      "of all rows that merges a task by itself; 0: none")                                         \
+    X(SECONDS, merge_window, "60", 0.1, 1e6, "SECONDS", "over which --merge-share is measured")    \
     X(SIZE, store_bytes, "0", 0, 1e18, "SIZE", "disk space of the store; 0 is no limit")           \
     X(SIZE, max_upload_bytes, "256MiB", 1, 1e15, "SIZE", "largest adapter upload")                 \
     X(SIZE, max_body_bytes, "8MiB", 1, 1e12, "SIZE", "largest body of any other request")          \

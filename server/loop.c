@@ -169,6 +169,8 @@ static void on_tick(uv_timer_t *t)
     http_watch_tick(l->srv->watch, now_ns, is_draining);
     http_watch_tick(l->srv->admin_watch, now_ns, is_draining);
     metrics_tick(l->srv->metrics, now_ns);
+    if (atomic_load(&l->srv->state) == SRV_READY)
+        ads_merge_tick(l->srv->store, now_ns);
     linger_tick(l, now_ns);
     drain_tick(l, now_ns);
 }

@@ -123,6 +123,8 @@ static int open_store(struct srv *s, struct core_err *err)
         .model = s->model,
         .resident_max_bytes = s->cfg.resident_bytes,
         .merged_max_bytes = s->cfg.merged_bytes,
+        .merge_share = s->cfg.merge_share,
+        .merge_window = s->cfg.merge_window,
         .store_max_bytes = s->cfg.store_bytes,
         .upload_max_bytes = s->cfg.max_upload_bytes,
     };

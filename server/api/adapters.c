@@ -64,6 +64,8 @@ static void write_merged(struct json_writer *w, const struct ads_info *info)
     jw_uint(w, m->n_merged + m->n_own);
     jw_key(w, "bytes");
     jw_uint(w, info->bytes_merged);
+    jw_key(w, "by");
+    jw_cstr(w, info->is_merged_by_hand ? "call" : "share");
     jw_key(w, "left");
     jw_array(w);
     for (int i = 0; i < DELTA_N_LEFT; i++) {

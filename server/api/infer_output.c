@@ -529,6 +529,10 @@ static void write_call(struct json_writer *w, const struct srv_request *r,
     jw_uint(w, call->generation);
     jw_key(w, "kind");
     jw_cstr(w, delta_kind_text(call->delta->head.kind));
+    if (call->merged) {
+        jw_key(w, "merged");
+        jw_bool(w, true);
+    }
     if (!call->item->is_inputs) {
         jw_key(w, "output");
         write_job(w, call, 0, err);

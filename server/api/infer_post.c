@@ -33,8 +33,9 @@ static enum srv_outcome answer_error(struct srv_request *r, const struct core_er
 
 /* ---- counting ------------------------------------------------------------------------ */
 
-static void count_job(struct srv_request *r, const struct infer_call *call,
-                      const struct infer_job *j)
+/* Returns its rows. */
+static uint64_t count_job(struct srv_request *r, const struct infer_call *call,
+                          const struct infer_job *j)
 {
     const bool is_generation = call->delta->head.kind == DELTA_GENERATION;
     const struct engine_times *t = engine_job_times(j->job);
@@ -49,6 +50,7 @@ static void count_job(struct srv_request *r, const struct infer_call *call,
             m.first_token_seconds = (double)(t->first_token - t->submitted) * 1e-9;
     }
     metrics_job(r->srv->metrics, call->metrics, &m);
+    return m.n_prompt + m.n_completion;
 }
 
 static void count_call(struct srv_request *r, const struct infer_call *call, unsigned status,
@@ -56,6 +58,7 @@ static void count_call(struct srv_request *r, const struct infer_call *call, uns
 {
     struct metrics *m = r->srv->metrics;
     struct metrics_task *t = call->metrics ? call->metrics : metrics_acquire(m, NULL);
+    uint64_t n_rows = 0;
 
     metrics_call(m, t, status, seconds);
     for (size_t k = 0; call->is_running && k < call->n_jobs; k++) {
@@ -65,8 +68,9 @@ static void count_call(struct srv_request *r, const struct infer_call *call, uns
         is_done = call->job[k].is_done;
         core_unlock(&r->sync.lock);
         if (is_done)
-            count_job(r, call, &call->job[k]);
+            n_rows += count_job(r, call, &call->job[k]);
     }
+    ads_count_rows(r->srv->store, call->adapter, n_rows);
     if (!call->metrics)
         metrics_release(m, t);
 }
@@ -111,8 +115,13 @@ static const char json_length_header[] = "Inference-Header-Content-Length";
 
 static void name_version(struct srv_request *r, const struct infer *in)
 {
-    if (in->n_items == 1 && in->item[0].n_specs == 1 && !in->item[0].err.code)
-        srv_reply_header(r, "X-Peftd-Version", in->item[0].call[0].version);
+    const struct infer_call *call = in->item[0].call;
+
+    if (in->n_items != 1 || in->item[0].n_specs != 1 || in->item[0].err.code)
+        return;
+    srv_reply_header(r, "X-Peftd-Version", call->version);
+    if (call->merged)
+        srv_reply_header(r, "X-Peftd-Merged", "true");
 }
 
 static void name_binary(struct srv_request *r, const struct infer *in)

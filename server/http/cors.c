@@ -69,7 +69,7 @@ void cors_headers(struct srv_request *r)
         return;
     srv_reply_header(r, "Access-Control-Allow-Origin", strcmp(list, "*") != 0 ? origin : "*");
     srv_reply_header(r, "Access-Control-Expose-Headers",
-                     "X-Request-Id, X-Peftd-Version, ETag, Retry-After, "
+                     "X-Request-Id, X-Peftd-Version, X-Peftd-Merged, ETag, Retry-After, "
                      "Inference-Header-Content-Length");
 }
 

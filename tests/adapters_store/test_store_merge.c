@@ -3,6 +3,7 @@
 #include <check.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "adapters_store/ads_internal.h"
 #include "core/base/alloc.h"
@@ -252,6 +253,152 @@ START_TEST(every_failed_allocation_of_a_merge_leaves_nothing_behind)
 }
 END_TEST
 
+/* ---- by itself ------------------------------------------------------------------------- */
+
+enum { SHARE = 40, SECOND = 1000000000 };
+static uint64_t now_ns;
+
+static void reopen(uint64_t room)
+{
+    ads_fx_close(&fx);
+    fx.opt.merge_share = SHARE;
+    fx.opt.merge_window = 1.0;
+    fx.opt.merged_max_bytes = room;
+    ads_fx_open(&fx);
+    now_ns = SECOND;
+    ads_merge_tick(fx.store, now_ns);
+}
+
+static void count_rows(const char *task, uint64_t n)
+{
+    const struct ads_adapter *a = NULL;
+
+    if (task)
+        ck_assert_int_eq(ads_fx_acquire(&fx, task, NULL, &a), 0);
+    ads_count_rows(fx.store, a, n);
+    if (a)
+        ads_release(fx.store, a);
+}
+
+static bool is_running(void)
+{
+    bool is;
+
+    core_lock(&fx.store->lock);
+    is = fx.store->hot.is_running;
+    core_unlock(&fx.store->lock);
+    return is;
+}
+
+/* A window in which a, b and the base have so many rows, and what comes of it. */
+static void window(uint64_t a, uint64_t b, uint64_t base)
+{
+    count_rows("a", a);
+    count_rows("b", b);
+    count_rows(NULL, base);
+    now_ns += SECOND;
+    ads_merge_tick(fx.store, now_ns);
+    while (is_running())
+        usleep(1000);
+}
+
+static bool is_merged_by(const char *task, bool by_hand)
+{
+    const struct ads_info info = info_of(task);
+
+    ck_assert(runs_merged(task) == info.is_merged);
+    return info.is_merged && info.is_merged_by_hand == by_hand;
+}
+
+START_TEST(a_hot_task_is_merged_by_itself_and_back_when_it_cools)
+{
+    reopen(1 << 20);
+    window(4000, 3900, 2100);
+    ck_assert(!runs_merged("a"));
+    window(4000, 3900, 2100); /* the base's rows count, too */
+    ck_assert(is_merged_by("a", false));
+    ck_assert(!runs_merged("b"));
+    window(1900, 3900, 4200);
+    window(100, 0, 400); /* too few: the window goes on */
+    ck_assert(runs_merged("a"));
+    window(1800, 3900, 3800);
+    ck_assert(!runs_merged("a"));
+    check_empty();
+    count_rows("a", 10000);
+    now_ns += SECOND - 1;
+    ads_merge_tick(fx.store, now_ns);
+    ck_assert(!is_running()); /* it is not over */
+}
+END_TEST
+
+START_TEST(without_a_share_nothing_is_merged_by_itself)
+{
+    reopen(1 << 20);
+    fx.store->hot.percent = 0;
+    count_rows("a", 10000);
+    ck_assert_uint_eq(fx.store->hot.n_rows, 0);
+    for (int i = 0; i < 4; i++)
+        ads_merge_tick(fx.store, now_ns += 10ull * SECOND);
+    ck_assert(!is_running() && !runs_merged("a"));
+}
+END_TEST
+
+START_TEST(who_merges_or_unmerges_by_hand_is_not_overruled)
+{
+    reopen(1 << 20);
+    merge("b");
+    for (int i = 0; i < 3; i++)
+        window(10000, 0, 0);
+    ck_assert(is_merged_by("a", false) && is_merged_by("b", true));
+    ck_assert_int_eq(ads_unmerge(fx.store, "a", NULL), 0);
+    for (int i = 0; i < 3; i++)
+        window(10000, 0, 0);
+    ck_assert(!runs_merged("a"));
+    merge("a"); /* which allows it again */
+    ck_assert(is_merged_by("a", true));
+    for (int i = 0; i < 3; i++)
+        window(0, 0, 10000);
+    ck_assert(is_merged_by("a", true));
+    ads_fx_must_put(&fx, "a", 3); /* another version begins anew */
+    ck_assert(!runs_merged("a"));
+    for (int i = 0; i < 2; i++)
+        window(10000, 0, 0);
+    ck_assert(is_merged_by("a", false));
+    merge("a"); /* it is somebody's now */
+    for (int i = 0; i < 3; i++)
+        window(0, 0, 10000);
+    ck_assert(is_merged_by("a", true));
+}
+END_TEST
+
+START_TEST(a_version_that_somebody_unmerged_may_be_merged_by_itself_when_it_is_replaced)
+{
+    reopen(1 << 20);
+    ck_assert_int_eq(ads_unmerge(fx.store, "a", NULL), 0);
+    ads_fx_must_put(&fx, "a", 3);
+    for (int i = 0; i < 2; i++)
+        window(10000, 0, 0);
+    ck_assert(is_merged_by("a", false));
+}
+END_TEST
+
+/* Room for one: the hottest has it, the other when that one has cooled. */
+START_TEST(what_merges_itself_keeps_to_the_budget)
+{
+    struct ads_info info;
+
+    merge("a");
+    info = info_of("a");
+    reopen(info.merged.n_bytes + info.bytes_merged / 2);
+    for (int i = 0; i < 3; i++)
+        window(4500, 5500, 0);
+    ck_assert(is_merged_by("b", false) && !runs_merged("a"));
+    window(9000, 1000, 0);
+    window(9000, 1000, 0);
+    ck_assert(is_merged_by("a", false) && !runs_merged("b"));
+}
+END_TEST
+
 Suite *store_merge_suite(void)
 {
     Suite *s = suite_create("adapters_store/merge");
@@ -266,6 +413,11 @@ Suite *store_merge_suite(void)
     tcase_add_test(t, a_merged_task_stays_in_memory);
     tcase_add_test(t, what_cannot_be_merged_stays_as_it_is);
     tcase_add_test(t, every_failed_allocation_of_a_merge_leaves_nothing_behind);
+    tcase_add_test(t, a_hot_task_is_merged_by_itself_and_back_when_it_cools);
+    tcase_add_test(t, without_a_share_nothing_is_merged_by_itself);
+    tcase_add_test(t, who_merges_or_unmerges_by_hand_is_not_overruled);
+    tcase_add_test(t, a_version_that_somebody_unmerged_may_be_merged_by_itself_when_it_is_replaced);
+    tcase_add_test(t, what_merges_itself_keeps_to_the_budget);
     suite_add_tcase(s, t);
     return s;
 }

@@ -109,11 +109,11 @@ class Merge(unittest.TestCase):
         call(self.s, "POST", "other/unmerge")
 
 
-def of_last_layer(files):
+def of_last_layer(files, layers="layer"):
     """A LoRA's files without the tensors of all layers but the third."""
     data = files["adapter_model.safetensors"]
     n = int.from_bytes(data[:8], "little")
-    head = {k: v for k, v in json.loads(data[8:8 + n]).items() if ".layer.0." not in k and ".layer.1." not in k}
+    head = {k: v for k, v in json.loads(data[8:8 + n]).items() if f".{layers}.0." not in k and f".{layers}.1." not in k}
     body = b""
     for k, v in sorted(head.items()):
         if k != "__metadata__":
@@ -138,6 +138,20 @@ class Tasks(unittest.TestCase):
             self.assertEqual(s.metrics()["peftd_saved_rows_total"], 2 * len(tokens))
 
 
+    def test_tasks_of_a_decoder_share_the_layers_of_their_prompt(self):
+        cell = "llama-peft-lora"
+        tokens, tasks = golden(cell)["cases"][0]["tokens"], ["base", "lora", "late"]
+        with Server("llama") as s:
+            self.assertEqual(s.put("lora", own_files(cell, "lora")).status, 201)
+            self.assertEqual(s.put("late", of_last_layer(own_files(cell, "late"), "layers")).status, 201)
+            body = {"input": {"tokens": tokens}, "parameters": {"max_tokens": 8, "return_tokens": True, "ignore_eos": True, "logits": True}}
+            alone = [s.infer({"task": t, **body}).json["output"] for t in tasks]
+            self.assertEqual(s.metrics()["peftd_saved_rows_total"], 0)
+            answer = s.infer({"tasks": tasks, **body})
+            self.assertEqual([r["output"] for r in answer.json["results"]], alone)
+            self.assertEqual(s.metrics()["peftd_saved_rows_total"], 2 * len(tokens))
+
+
 class Budget(unittest.TestCase):
     def test_without_room_a_merge_is_refused(self):
         with Server("bert", "--merged-bytes", "1KiB") as s:
@@ -155,6 +169,60 @@ class Budget(unittest.TestCase):
             s.stop()
             with Server("bert", "--store", s.store) as again:
                 self.assertEqual(call(again, "GET", "lora").json["state"], "stored")
+
+
+class ByShare(unittest.TestCase):
+    """--merge-share: who stays hot is merged by itself, and what somebody says by hand counts more."""
+
+    def setUp(self):
+        self.s = Server("bert", "--merge-share", "60", "--merge-window", "0.1")
+        self.addCleanup(self.s.__exit__, None, None, None)
+        for task in ("hot", "other"):
+            self.assertEqual(self.s.put(task, own_files(LORA, task)).status, 201)
+        self.tokens = golden(LORA)["cases"][0]["tokens"]
+
+    def ask(self, task, n=200):
+        """As many rows as a window wants at the least."""
+        answer = self.s.infer({"task": task, "inputs": [{"tokens": self.tokens}] * n})
+        self.assertEqual(answer.status, 200, answer.body)
+        return answer
+
+    def ask_until(self, task, state, of):
+        """Asks until `of` is so, and fails if that takes long."""
+        for _ in range(300):
+            answer = self.ask(task)
+            if call(self.s, "GET", of).json["state"] == state:
+                return answer
+        self.fail(f"{of} is not {state}: {call(self.s, 'GET', of).body}")
+
+    def test_a_task_that_stays_hot_is_merged_and_every_answer_says_so(self):
+        before = logits(self.s, "hot", self.tokens)
+        answer = self.ask("hot")
+        self.assertNotIn("merged", answer.json)
+        self.assertIsNone(answer.headers["X-Peftd-Merged"])
+        self.ask_until("hot", "merged", "hot")
+        self.assertEqual(call(self.s, "GET", "hot").json["merged"]["by"], "share")
+        answer = self.ask("hot")
+        self.assertEqual((answer.json["merged"], answer.headers["X-Peftd-Merged"]), (True, "true"))
+        self.assertLessEqual(apart(logits(self.s, "hot", self.tokens), before), TOLERANCE)
+        self.assertNotIn("merged", self.ask("base").json)
+        self.ask_until("base", "resident", "hot")
+        self.assertEqual(logits(self.s, "hot", self.tokens), before)
+        self.assertNotIn("merged", self.ask("hot").json)
+
+    def test_an_unmerge_by_hand_wins_and_a_merge_by_hand_stays(self):
+        self.assertEqual(call(self.s, "POST", "other/merge").json["merged"]["by"], "call")
+        self.ask_until("hot", "merged", "hot")
+        self.assertEqual(call(self.s, "POST", "hot/unmerge").json["state"], "resident")
+        for _ in range(60):
+            self.ask("hot")
+            self.assertEqual((call(self.s, "GET", "hot").json["state"], call(self.s, "GET", "other").json["state"]), ("resident", "merged"))
+
+    def test_off_by_default(self):
+        limits = self.s.request("GET", "/v1/info").json["limits"]
+        self.assertEqual((limits["merge_share"], limits["merge_window"]), (60, 0.1))
+        with Server("bert") as s:
+            self.assertEqual(s.request("GET", "/v1/info").json["limits"]["merge_share"], 0)
 
 
 class Generation(unittest.TestCase):
