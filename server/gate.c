@@ -64,27 +64,34 @@ static uint64_t hash_of(const void *bytes, size_t n)
     return h ? h : 1;
 }
 
-static uint64_t flow_of_address(int fd)
+uint64_t gate_address_flow(const struct sockaddr_storage *address)
 {
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } a = {0};
+    const struct sockaddr_in6 *v6 = (const void *)address;
+    const struct sockaddr_in *v4 = (const void *)address;
+
+    switch (address->ss_family) {
+    case AF_INET6:
+        return IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr) ? hash_of(v6->sin6_addr.s6_addr + 12, 4)
+                                                    : hash_of(&v6->sin6_addr, 8);
+    case AF_INET:
+        return hash_of(&v4->sin_addr, 4);
+    default:
+        return 1;
+    }
+}
+
+static uint64_t flow_of_peer(int fd)
+{
+    struct sockaddr_storage a = {0};
     socklen_t n = sizeof(a);
 
-    if (getpeername(fd, &a.any, &n) < 0)
-        return 1;
-    if (a.any.sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&a.v6.sin6_addr))
-        return hash_of(&a.v6.sin6_addr, 8);
-    return a.any.sa_family == AF_INET6 ? hash_of(a.v6.sin6_addr.s6_addr + 12, 4)
-                                       : hash_of(&a.v4.sin_addr, 4);
+    return getpeername(fd, (struct sockaddr *)&a, &n) < 0 ? 1 : gate_address_flow(&a);
 }
 
 uint64_t gate_flow(struct srv_request *r)
 {
     if (!r->flow)
-        r->flow = r->key ? hash_of(r->key->name, strlen(r->key->name)) : flow_of_address(r->fd);
+        r->flow = r->key ? hash_of(r->key->name, strlen(r->key->name)) : flow_of_peer(r->fd);
     return r->flow;
 }
 

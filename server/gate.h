@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 struct core_err;
+struct sockaddr_storage;
 struct srv_request;
 
 /* Finds the key, and checks the route's verb, the task of the path, and the quota of requests. The
@@ -36,6 +37,8 @@ int gate_max_priority(const struct srv_request *r);
 /* Whose work it is, for the engine: the key's, or the client's address (of IPv6 the first half: a
  * client has all of the rest). Never 0. */
 uint64_t gate_flow(struct srv_request *r);
+/* The second of both. An IPv4 address written as an IPv6 one is the same client. */
+uint64_t gate_address_flow(const struct sockaddr_storage *address);
 unsigned gate_weight(const struct srv_request *r);
 
 #endif
