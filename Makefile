@@ -159,7 +159,7 @@ $(B)/tests/main.o: $(B)/tests/main.c | build/.deps-build build/.deps-test
 $(B)/unit: $(B)/tests/main.o $(call obj,$(TESTS) $(TEST_HELP)) $(OBJ_APP) $(LIB)
 	$(CC) $(LDFLAGS) $^ -o $@ -lcheck -lsubunit -lrt $(LIBS)
 
-.PHONY: arm unit check lint integration keys clients deploy-test golden alone models real parity parity-tokenizers soak fuzz-replay fuzz bench demo clean
+.PHONY: arm unit check lint integration keys clients deploy-test image-test golden alone models real parity parity-tokenizers soak fuzz-replay fuzz bench demo clean
 unit: $(B)/unit ## unit tests of VARIANT (CK_RUN_SUITE=name for one)
 	$(PY) tools/unit.py $(B)/unit $(CK_RUN_SUITE)
 
@@ -171,6 +171,10 @@ keys: all | build/.deps-test ## every key, verb, route and task, and 100,000 req
 
 clients: all | build/.deps-test ## openai, litellm, langchain, tritonclient and schemathesis, pinned, against a server
 	tests/clients/run.sh $(abspath $(B)/peftd)
+
+image-test: | build/.deps-test ## every line of the Dockerfile in roots of debootstrap, and the image started (root, network)
+	tools/deps.sh deb-test
+	nice $(PY) -m tests.deploy.image
 
 deploy-test: all | build/.deps-test ## what make install and make deb put where, and how the unit is locked down
 	$(PY) -m unittest discover -s tests/deploy -t . -q
