@@ -1,11 +1,15 @@
 """A lone short request beside a flood of another tenant: python3 -m bench.fairness [--peftd P] [--encoder M] [--decoder M]
+                                                                               [--adapter FOLDER]
 
 Tenant A: 16 clients in a loop, 64 inputs of 128 tokens each. Tenant B: one short request after the other. Two cores serve. Each
 tenant has an address of its own (127.0.0.2, 127.0.0.3), as --auth would give each a key. Printed: B's time alone, beside the
 flood, the mean step of the flood alone, and what the flood keeps of its rows a second while B asks. Of a decoder the time to the
 first token counts: B asks for one, A for 64 of each input.
 
-The floor: B's p99 <= 3 times its median alone + one step. `--check` makes the exit status say whether it holds.
+With --adapter (an adapter of the encoder), A also uploads in four loops instead, new versions all of them; then "one step" is none, and what
+the flood keeps are its uploads a second.
+
+The floors: B's p99 <= 3 times its median alone + one step; beside uploads 2 times. `--check` makes the exit status say whether they hold.
 """
 import argparse
 import http.client
@@ -18,8 +22,9 @@ import tempfile
 import time
 
 from bench.servers import Peftd
+from tests.support.peftd import Client, files_of
 
-CLIENTS, INPUTS, TOKENS, SHORT = 16, 64, 128, 8
+CLIENTS, INPUTS, TOKENS, SHORT, UPLOADERS = 16, 64, 128, 8, 4
 JSON = {"Content-Type": "application/json"}
 
 
@@ -69,6 +74,47 @@ def flood(port, params, seed):
         tenant.infer(bodies[rng.randrange(4)])
 
 
+def upload(port, folder, seed, count):
+    """A loop of A's uploads: a version that was never there before, each time."""
+    files, client = files_of(folder), Client(port)
+    config = json.loads(files["adapter_config.json"])
+    while True:
+        config["base_model_name_or_path"] = f"{seed} {count[seed]}"  # read by nobody, and hashed
+        status, answer = client.put(f"up{seed}", {**files, "adapter_config.json": json.dumps(config).encode()})
+        if status != 201:
+            raise RuntimeError(f"{status} {answer}")
+        count[seed] += 1
+
+
+def show(kind, alone, beside, step, kept, floor):
+    p99 = percentile(beside, 99)
+    print(f"| {kind} | {percentile(alone, 50) * 1e3:.1f} | {percentile(alone, 99) * 1e3:.1f} | {percentile(beside, 50) * 1e3:.1f} | {p99 * 1e3:.1f} | "
+          f"{step * 1e3:.0f} | {kept:.2f} | {floor * 1e3:.0f} | {'yes' if p99 <= floor else 'NO'} |", flush=True)
+    return p99 <= floor
+
+
+def run_uploads(binary, model, folder, seconds, cores):
+    rng = random.Random(1)
+    with tempfile.TemporaryDirectory() as work, Peftd(binary, model, work, "--threads", str(cores)) as server:
+        b = Tenant(server.port, "127.0.0.3")
+        alone = measure(b, rng, {}, seconds)
+        count = multiprocessing.Array("l", UPLOADERS, lock=False)
+        clients = [multiprocessing.Process(target=upload, args=(server.port, folder, i, count), daemon=True) for i in range(UPLOADERS)]
+        for client in clients:
+            client.start()
+        time.sleep(2)
+        begin = sum(count), time.monotonic()
+        beside = measure(b, rng, {}, 2 * seconds)
+        rate = (sum(count) - begin[0]) / (time.monotonic() - begin[1])
+        if not all(client.is_alive() for client in clients) or not rate:
+            raise RuntimeError("a loop of uploads has ended")
+        for client in clients:
+            client.terminate()
+            client.join()
+        server.process.kill()
+    return show("uploads", alone, beside, 0, rate, 2 * percentile(alone, 50))
+
+
 def steps(port):
     """How many steps there were, their rows, the seconds that they took, and when that was."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -113,13 +159,9 @@ def run(binary, model, kind, seconds, cores):
             for client in clients:
                 client.terminate()
             server.process.kill()
-    median, p99 = percentile(alone, 50), percentile(beside, 99)
     step = full_step(before, middle)
     kept = rows_a_second(middle, after, SHORT * len(beside)) / rows_a_second(before, middle)
-    floor = 3 * median + step
-    print(f"| {kind} | {median * 1e3:.1f} | {percentile(alone, 99) * 1e3:.1f} | {percentile(beside, 50) * 1e3:.1f} | {p99 * 1e3:.1f} | "
-          f"{step * 1e3:.0f} | {kept:.2f} | {floor * 1e3:.0f} | {'yes' if p99 <= floor else 'NO'} |", flush=True)
-    return p99 <= floor
+    return show(kind, alone, beside, step, kept, 3 * percentile(alone, 50) + step)
 
 
 def main():
@@ -127,6 +169,7 @@ def main():
     p.add_argument("--peftd", default="build/release/peftd")
     p.add_argument("--encoder", default="build/models/minilm")
     p.add_argument("--decoder")
+    p.add_argument("--adapter", default="demo/adapters/section")
     p.add_argument("--seconds", type=float, default=10)
     p.add_argument("--cores", type=int, default=2)
     p.add_argument("--check", action="store_true")
@@ -134,6 +177,8 @@ def main():
     print("| model | alone p50 ms | alone p99 | beside the flood p50 | p99 | one step | flood keeps | floor | held |\n" + "|---" * 9 + "|")
     held = [run(args.peftd, model, kind, args.seconds, args.cores)
             for kind, model in (("encoder", args.encoder), ("decoder", args.decoder)) if model and os.path.exists(model)]
+    if os.path.exists(args.encoder) and os.path.exists(args.adapter):
+        held.append(run_uploads(args.peftd, args.encoder, args.adapter, args.seconds, args.cores))
     return 0 if all(held) or not args.check else 1
 
 
