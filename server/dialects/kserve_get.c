@@ -54,23 +54,26 @@ enum srv_outcome srv_v2_get(struct srv_request *r)
     return SRV_ANSWERED;
 }
 
-enum srv_outcome srv_v2_live_get(struct srv_request *r)
+static enum srv_outcome answer_state(struct srv_request *r, unsigned status, const char *name,
+                                     bool is)
 {
     struct core_buf body = {0};
 
-    core_buf_str(&body, "{\"live\":true}");
-    srv_reply_json(r, 200, &body, NULL);
+    core_buf_printf(&body, "{\"%s\":%s}", name, is ? "true" : "false");
+    srv_reply_json(r, status, &body, NULL);
     return SRV_ANSWERED;
+}
+
+enum srv_outcome srv_v2_live_get(struct srv_request *r)
+{
+    return answer_state(r, 200, "live", true);
 }
 
 enum srv_outcome srv_v2_ready_get(struct srv_request *r)
 {
     const bool is_ready = atomic_load(&r->srv->state) == SRV_READY;
-    struct core_buf body = {0};
 
-    core_buf_printf(&body, "{\"ready\":%s}", is_ready ? "true" : "false");
-    srv_reply_json(r, is_ready ? 200 : 503, &body, NULL);
-    return SRV_ANSWERED;
+    return answer_state(r, is_ready ? 200 : 503, "ready", is_ready);
 }
 
 /* ---- a task -------------------------------------------------------------------------- */
@@ -132,7 +135,37 @@ static void write_versions(struct json_writer *w, const struct srv_request *r,
     core_free(info);
 }
 
-enum srv_outcome srv_v2_model_get(struct srv_request *r)
+static void write_model(struct json_writer *w, const struct srv_request *r,
+                        const struct ads_info *info)
+{
+    write_versions(w, r, info);
+    jw_key(w, "platform");
+    jw_cstr(w, "peftd");
+    jw_key(w, "inputs");
+    jw_array(w);
+    write_tensor(w, "text", "BYTES", 1);
+    jw_array_end(w);
+    jw_key(w, "outputs");
+    jw_array(w);
+    for (const struct kserve_output *o = kserve_outputs(kserve_kind(info->kind)); o->name; o++)
+        if (o->is_default)
+            write_tensor(w, o->name, o->datatype, o->n_dims);
+    jw_array_end(w);
+}
+
+/* A task that is not in memory is loaded by its first request, so every one is ready. */
+static void write_ready(struct json_writer *w, const struct srv_request *r,
+                        const struct ads_info *info)
+{
+    (void)r, (void)info;
+    jw_key(w, "ready");
+    jw_bool(w, true);
+}
+
+/* The name of the path's task, and what `rest` says of it. */
+static enum srv_outcome answer_task(struct srv_request *r,
+                                    void (*rest)(struct json_writer *w, const struct srv_request *r,
+                                                 const struct ads_info *info))
 {
     struct core_buf body = {0};
     struct json_writer w = {.out = &body};
@@ -146,44 +179,19 @@ enum srv_outcome srv_v2_model_get(struct srv_request *r)
     jw_object(&w);
     jw_key(&w, "name");
     jw_cstr(&w, info.task);
-    write_versions(&w, r, &info);
-    jw_key(&w, "platform");
-    jw_cstr(&w, "peftd");
-    jw_key(&w, "inputs");
-    jw_array(&w);
-    write_tensor(&w, "text", "BYTES", 1);
-    jw_array_end(&w);
-    jw_key(&w, "outputs");
-    jw_array(&w);
-    for (const struct kserve_output *o = kserve_outputs(kserve_kind(info.kind)); o->name; o++)
-        if (o->is_default)
-            write_tensor(&w, o->name, o->datatype, o->n_dims);
-    jw_array_end(&w);
+    rest(&w, r, &info);
     jw_object_end(&w);
     ads_info_release(&info);
     srv_reply_json(r, 200, &body, &w);
     return SRV_ANSWERED;
 }
 
-/* A task that is not in memory is loaded by its first request, so every one is ready. */
+enum srv_outcome srv_v2_model_get(struct srv_request *r)
+{
+    return answer_task(r, write_model);
+}
+
 enum srv_outcome srv_v2_model_ready_get(struct srv_request *r)
 {
-    struct core_buf body = {0};
-    struct json_writer w = {.out = &body};
-    struct ads_info info = {0};
-    struct core_err err = {0};
-
-    if (find(r, &info, &err) < 0) {
-        srv_reply_error(r, &err);
-        return SRV_ANSWERED;
-    }
-    jw_object(&w);
-    jw_key(&w, "name");
-    jw_cstr(&w, info.task);
-    jw_key(&w, "ready");
-    jw_bool(&w, true);
-    jw_object_end(&w);
-    ads_info_release(&info);
-    srv_reply_json(r, 200, &body, &w);
-    return SRV_ANSWERED;
+    return answer_task(r, write_ready);
 }

@@ -241,12 +241,47 @@ void openai_write_finish(struct json_writer *w, const struct infer_job *j, bool 
         jw_null(w);
 }
 
-void openai_write_no_usage(struct json_writer *w, const struct infer *in)
+void openai_write_answer(struct json_writer *w, const struct srv_request *r, struct infer *in,
+                         const char *id_prefix, const char *object,
+                         void (*choice)(struct json_writer *w, const struct infer_job *j))
 {
-    if (!((const struct openai_form *)in->form)->wants_usage)
-        return;
-    jw_key(w, "usage");
-    jw_null(w);
+    const struct infer_call *call = in->item->call;
+
+    jw_object(w);
+    openai_write_head(w, r, in, id_prefix, object);
+    jw_key(w, "choices");
+    jw_array(w);
+    for (size_t i = 0; i < call->n_jobs; i++) {
+        choice(w, &call->job[i]);
+        infer_check_finite(w, &call->job[i], &in->item->err);
+    }
+    jw_array_end(w);
+    openai_write_usage(w, call);
+    jw_object_end(w);
+}
+
+void openai_write_chunk_begin(struct json_writer *w, const struct srv_request *r,
+                              const char *id_prefix, const char *object)
+{
+    infer_event(w);
+    jw_object(w);
+    openai_write_head(w, r, r->state, id_prefix, object);
+    jw_key(w, "choices");
+    jw_array(w);
+}
+
+/* Where usage was asked for, chunks before the last have a null. */
+void openai_write_chunk_end(struct json_writer *w, const struct srv_request *r)
+{
+    const struct openai_form *f = ((const struct infer *)r->state)->form;
+
+    jw_array_end(w);
+    if (f->wants_usage) {
+        jw_key(w, "usage");
+        jw_null(w);
+    }
+    jw_object_end(w);
+    infer_event_end(w);
 }
 
 void openai_write_stream_end(struct json_writer *w, const struct srv_request *r, struct infer *in,

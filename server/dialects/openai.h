@@ -56,9 +56,16 @@ void openai_write_usage(struct json_writer *w, const struct infer_call *call);
 void openai_write_finish(struct json_writer *w, const struct infer_job *j, bool is_over);
 /* Floats as an array, or as the base64 of their bytes, little end first. */
 void openai_write_floats(struct json_writer *w, const float *v, size_t n, bool is_base64);
-/* The last chunk of a stream, if it was asked for; and `usage` of the others. */
+/* A whole answer: the choice of each job by `choice`. */
+void openai_write_answer(struct json_writer *w, const struct srv_request *r, struct infer *in,
+                         const char *id_prefix, const char *object,
+                         void (*choice)(struct json_writer *w, const struct infer_job *j));
+/* Around the one choice of a chunk of a stream. */
+void openai_write_chunk_begin(struct json_writer *w, const struct srv_request *r,
+                              const char *id_prefix, const char *object);
+void openai_write_chunk_end(struct json_writer *w, const struct srv_request *r);
+/* The last chunk of a stream, if it was asked for. */
 void openai_write_stream_end(struct json_writer *w, const struct srv_request *r, struct infer *in,
                              const char *id_prefix, const char *object);
-void openai_write_no_usage(struct json_writer *w, const struct infer *in);
 
 #endif

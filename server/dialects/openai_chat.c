@@ -217,13 +217,11 @@ static void write_logprobs(struct json_writer *w, const struct infer_job *j,
     jw_object_end(w);
 }
 
-static void write_choice(struct json_writer *w, const struct infer_call *call, size_t i)
+static void write_choice(struct json_writer *w, const struct infer_job *j)
 {
-    const struct infer_job *j = &call->job[i];
-
     jw_object(w);
     jw_key(w, "index");
-    jw_uint(w, i);
+    jw_uint(w, (size_t)(j - j->call->job));
     jw_key(w, "message");
     jw_object(w);
     jw_key(w, "role");
@@ -240,19 +238,7 @@ static void write_choice(struct json_writer *w, const struct infer_call *call, s
 
 static void write_chat(struct json_writer *w, const struct srv_request *r, struct infer *in)
 {
-    const struct infer_call *call = in->item->call;
-
-    jw_object(w);
-    openai_write_head(w, r, in, ID, "chat.completion");
-    jw_key(w, "choices");
-    jw_array(w);
-    for (size_t i = 0; i < call->n_jobs; i++) {
-        write_choice(w, call, i);
-        infer_check_finite(w, &call->job[i], &in->item->err);
-    }
-    jw_array_end(w);
-    openai_write_usage(w, call);
-    jw_object_end(w);
+    openai_write_answer(w, r, in, ID, "chat.completion", write_choice);
 }
 
 /* ---- streaming ----------------------------------------------------------------------- */
@@ -261,14 +247,7 @@ static void write_chat(struct json_writer *w, const struct srv_request *r, struc
 static void write_chunk(struct json_writer *w, const struct infer_job *j,
                         const struct infer_piece *piece, bool has_role, bool is_over)
 {
-    const struct srv_request *r = j->call->r;
-    const struct infer *in = r->state;
-
-    infer_event(w);
-    jw_object(w);
-    openai_write_head(w, r, in, ID, "chat.completion.chunk");
-    jw_key(w, "choices");
-    jw_array(w);
+    openai_write_chunk_begin(w, j->call->r, ID, "chat.completion.chunk");
     jw_object(w);
     jw_key(w, "index");
     jw_uint(w, piece->index);
@@ -291,10 +270,7 @@ static void write_chunk(struct json_writer *w, const struct infer_job *j,
     }
     openai_write_finish(w, j, is_over);
     jw_object_end(w);
-    jw_array_end(w);
-    openai_write_no_usage(w, in);
-    jw_object_end(w);
-    infer_event_end(w);
+    openai_write_chunk_end(w, j->call->r);
 }
 
 static void write_piece(struct json_writer *w, const struct srv_request *r, struct infer_job *j,

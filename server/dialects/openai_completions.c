@@ -168,48 +168,31 @@ static void write_choice(struct json_writer *w, const struct infer_job *j,
     jw_object_end(w);
 }
 
+static void write_whole(struct json_writer *w, const struct infer_job *j)
+{
+    const struct infer_piece whole = {.index = (size_t)(j - j->call->job),
+                                      .text = j->text.p ? j->text.p : "",
+                                      .n_text = j->text.n,
+                                      .logprob = (const void *)j->logprobs.p,
+                                      .n_tokens = j->n_tokens,
+                                      .is_over = true};
+
+    write_choice(w, j, &whole);
+}
+
 static void write_completion(struct json_writer *w, const struct srv_request *r, struct infer *in)
 {
-    const struct infer_call *call = in->item->call;
-
-    jw_object(w);
-    openai_write_head(w, r, in, ID, OBJECT);
-    jw_key(w, "choices");
-    jw_array(w);
-    for (size_t i = 0; i < call->n_jobs; i++) {
-        const struct infer_job *j = &call->job[i];
-        const struct infer_piece whole = {.index = i,
-                                          .text = j->text.p ? j->text.p : "",
-                                          .n_text = j->text.n,
-                                          .logprob = (const void *)j->logprobs.p,
-                                          .n_tokens = j->n_tokens,
-                                          .is_over = true};
-
-        write_choice(w, j, &whole);
-        infer_check_finite(w, j, &in->item->err);
-    }
-    jw_array_end(w);
-    openai_write_usage(w, call);
-    jw_object_end(w);
+    openai_write_answer(w, r, in, ID, OBJECT, write_whole);
 }
 
 static void write_piece(struct json_writer *w, const struct srv_request *r, struct infer_job *j,
                         const struct infer_piece *piece)
 {
-    struct infer *in = r->state;
-
     if (!piece->n_text && !piece->n_tokens && !piece->is_over)
         return; /* a beginning alone says nothing here */
-    infer_event(w);
-    jw_object(w);
-    openai_write_head(w, r, in, ID, OBJECT);
-    jw_key(w, "choices");
-    jw_array(w);
+    openai_write_chunk_begin(w, r, ID, OBJECT);
     write_choice(w, j, piece);
-    jw_array_end(w);
-    openai_write_no_usage(w, in);
-    jw_object_end(w);
-    infer_event_end(w);
+    openai_write_chunk_end(w, r);
 }
 
 static void write_end(struct json_writer *w, const struct srv_request *r, struct infer *in)
