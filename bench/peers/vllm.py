@@ -34,7 +34,7 @@ class Server(Process):
         cores = sorted(os.sched_getaffinity(0))[:bench.threads]
         env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "4", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
                "VLLM_LOGGING_LEVEL": "WARNING", "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))}
-        super().__init__([bench.vllm, "-m", "vllm.entrypoints.cli.main", "serve", folder, "--served-model-name", "base",
+        super().__init__([bench.vllm, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--served-model-name", "base",
                           "--dtype", "bfloat16", "--host", "127.0.0.1", "--port", port, "--max-model-len", 4096,
                           "--max-num-seqs", streams, "--no-enable-prefix-caching", *lora], work / "vllm.log", env)
         self.port = port
