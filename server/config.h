@@ -34,6 +34,8 @@ struct core_err;
     X(TEXT, config, "", 0, 0, "FILE", "JSON object of settings, keys as in this list")             \
     X(COUNT, max_batch_tokens, "512", 1, 1 << 20, "N", "rows of one step of the engine")           \
     X(COUNT, max_batch_jobs, "256", 1, 1 << 16, "N", "inputs that share one step")                 \
+    X(COUNT, itl_target, "0", 0, 1000000, "MS",                                                    \
+      "longest step of streams beside prompts; 0: 1.8 times theirs alone")                         \
     X(COUNT, max_queue, "4096", 1, 1 << 20, "N", "inputs that may wait; more get 429")             \
     X(COUNT, flow_share, "75", 1, 100, "PERCENT", "of the queue that one key or address may fill") \
     X(SIZE, kv_bytes, "0", 0, 1e15, "SIZE",                                                        \

@@ -105,6 +105,7 @@ static int open_engine(struct srv *s, struct core_err *err)
         .n_threads = c->threads,
         .max_batch_tokens = c->max_batch_tokens,
         .max_batch_jobs = c->max_batch_jobs,
+        .itl_target_ms = c->itl_target,
         .max_queue = c->max_queue,
         .flow_share = c->flow_share,
         .kv_share = c->kv_share,

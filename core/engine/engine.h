@@ -33,7 +33,9 @@
  *
  * Prompts share a step: the oldest has half of the rows that decoding leaves, the
  * others the rest, the shortest first, so that a long prompt neither stops short
- * ones nor waits for ever.
+ * ones nor waits for ever. Beside rows that decode they are cut so that the step takes
+ * itl_target_ms at most (pace.h); what goes whole or not at all (the source of an
+ * encoder-decoder, a prompt with gates) goes when it is the oldest, however long it is.
  *
  * The layers that tasks leave as the base has them are computed once for those that have the same
  * input in a step: an encoder's input, an encoder-decoder's source, a prompt or a piece of it at
@@ -63,6 +65,8 @@ struct engine_options {
     unsigned n_threads;        /* 0 = one per core */
     unsigned max_batch_tokens; /* rows of a step; 0 = 512 */
     unsigned max_batch_jobs;   /* jobs of a step; 0 = 256 */
+    unsigned itl_target_ms;    /* of a step in which rows decode beside prompts; 0 = 1.8 times what
+                                * those rows take alone (pace.h) */
     unsigned max_queue;        /* waiting jobs; 0 = 4096 */
     uint64_t kv_bytes;         /* KV memory of a decoder; 0 = 1 GiB */
     enum tensor_type kv_type;  /* F32, F16 or BF16: keys and values in it */

@@ -10,6 +10,7 @@
 #include "core/base/lock.h"
 #include "core/engine/engine.h"
 #include "core/engine/kv.h"
+#include "core/engine/pace.h"
 #include "core/fwd/batch.h"
 #include "core/pool/pool.h"
 
@@ -146,12 +147,16 @@ struct engine {
     pthread_t thread;
     bool has_thread;
 
-    struct {                        /* the engine thread's own */
-        struct engine_ring ring;    /* of waiting jobs */
-        uint64_t full_ns;           /* time of the last full step */
-        uint64_t own_ns;            /* of the steps since then that flows had to themselves */
-        uint64_t few_ns;            /* when a flow last asked for little beside others; 0: never */
-        bool is_own;                /* the coming step is one of these */
+    struct {                     /* the engine thread's own */
+        struct engine_ring ring; /* of waiting jobs */
+        uint64_t full_ns;        /* time of the last full step */
+        uint64_t own_ns;         /* of the steps since then that flows had to themselves */
+        uint64_t few_ns;         /* when a flow last asked for little beside others; 0: never */
+        bool is_own;             /* the coming step is one of these */
+        struct pace pace;
+        double share;               /* what prompts may still cost in the coming step */
+        double cost;                /* what those that it has do */
+        uint32_t n_decoding;        /* its rows that decode */
         struct engine_job **active; /* [max_batch_jobs], in order of their start */
         size_t n_active;
         struct engine_slot *slot; /* [n_stacks * max_batch_jobs], the coming step: by stack,

@@ -1,6 +1,7 @@
 /* core/engine/step.c - one step: which rows, in which order, and what comes of them.
  * Runs on the engine thread only; nothing here allocates (engine__admit may, between
  * steps, through fwd_reserve). */
+#include <math.h>
 #include <string.h>
 
 #include "core/engine/engine_internal.h"
@@ -373,10 +374,31 @@ static bool is_company(const struct engine *e, const struct engine_job *job,
            engine__goes_with(e, job, other);
 }
 
-/* Gives a prompt up to n rows; with company, each its part of them, so that the layers that their
- * tasks share are computed once. Of very many the rest is company for each other: each reads its
- * keys for every few rows. */
-static uint32_t give_together(struct engine *e, struct engine_job *job, uint32_t n)
+/* Counts rows of a prompt against the share of the step that prompts have. */
+static void pay(struct engine *e, uint32_t pos, uint32_t n)
+{
+    const double cost = pace_cost(&e->thread_data.pace, pos, n);
+
+    e->thread_data.cost += cost;
+    e->thread_data.share -= cost;
+}
+
+/* Gives a job up to n rows of its prompt that cost no more than `cost`; returns how many. */
+static uint32_t give_chunk(struct engine *e, struct engine_job *job, uint32_t n, double cost)
+{
+    const uint32_t pos = job->n_done + job->n_rows, most = n_rows_left(job);
+
+    n = pace_rows(&e->thread_data.pace, pos, n < most ? n : most, cost);
+    n = give_rows(job, n);
+    pay(e, pos, n);
+    return n;
+}
+
+/* Gives a prompt up to n rows that cost no more than `cost`, or if it is_sure, at least one; with
+ * company, each its part of them, so that the layers that their tasks share are computed once. Of
+ * very many the rest is company for each other: each reads its keys for every few rows. */
+static uint32_t give_together(struct engine *e, struct engine_job *job, uint32_t n, double cost,
+                              bool is_sure)
 {
     enum { MIN_ROWS = FWD_KV_BLOCK / 2 };
     const uint32_t most = is_whole(job) ? 1 : job->n_rows ? n : n / MIN_ROWS;
@@ -386,28 +408,40 @@ static uint32_t give_together(struct engine *e, struct engine_job *job, uint32_t
     for (size_t i = 0; i < e->thread_data.n_active && n_jobs < most; i++)
         n_jobs += is_company(e, job, active[i]);
     n_each = n / n_jobs;
+    cost /= n_jobs;
+    if (is_sure)
+        cost = fmax(cost, pace_cost(&e->thread_data.pace, job->n_done, 1));
     for (size_t i = 0; n_jobs > 1; i++)
         if (is_company(e, job, active[i])) {
-            given += give_rows(active[i], n_each);
+            given += give_chunk(e, active[i], n_each, cost);
             n_jobs--;
         }
-    return given + give_rows(job, n_each); /* the last: it says which rows they have had */
+    /* the last: it says which rows they have had */
+    return given + give_chunk(e, job, n_each, cost);
 }
 
-/* Chunks of prompts: half for the oldest, then the shortest, the oldest again if any is left. */
+/* Chunks of prompts: half for the oldest, then the shortest, the oldest again if any is left. The
+ * oldest gets a row at least, or all that go whole. */
 static uint32_t give_prompts(struct engine *e, uint32_t left)
 {
+    const struct pace *p = &e->thread_data.pace;
     struct engine_job *oldest = NULL, *job;
+    uint32_t n = 1;
 
     for (size_t i = 0; i < e->thread_data.n_active && !oldest; i++)
         if (e->thread_data.active[i]->n_rows == 0 && n_rows_left(e->thread_data.active[i]))
             oldest = e->thread_data.active[i];
-    if (!oldest || left == 0)
+    if (!oldest || left == 0 || e->thread_data.share <= 0.0)
         return left;
-    left -= give_together(e, oldest, is_whole(oldest) ? left : (left + 1) / 2);
-    while (left && (job = shortest(e, left)))
-        left -= give_together(e, job, left);
-    return left - give_together(e, oldest, left);
+    if (is_whole(oldest))
+        left -= give_together(e, oldest, left, INFINITY, false);
+    else
+        left -= give_together(e, oldest, (left + 1) / 2, e->thread_data.share / 2.0, true);
+    while (left && n && (job = shortest(e, pace_rows(p, 0, left, e->thread_data.share)))) {
+        n = give_together(e, job, left, e->thread_data.share, false);
+        left -= n;
+    }
+    return left - give_together(e, oldest, left, e->thread_data.share, false);
 }
 
 /* An encoder's input goes whole or waits. The oldest comes first, and a step holds any
@@ -421,15 +455,22 @@ static uint32_t give_inputs(struct engine *e, uint32_t left)
 }
 
 /* So do the sources of an encoder-decoder. The oldest has the whole step if it needs it:
- * targets that decode wait then. */
+ * targets that decode wait then. Further ones must be within the share. */
 static uint32_t give_sources(struct engine *e, uint32_t left)
 {
-    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+    bool is_oldest = true;
+
+    for (size_t i = 0; i < e->thread_data.n_active && e->thread_data.share > 0.0; i++) {
         struct engine_job *job = e->thread_data.active[i];
 
         if (!needs_source(job) || job->source.n > left)
             continue;
+        if (!is_oldest &&
+            pace_rows(&e->thread_data.pace, 0, job->source.n, e->thread_data.share) < job->source.n)
+            continue;
+        is_oldest = false;
         job->has_source_rows = true;
+        pay(e, 0, job->source.n);
         left -= job->source.n;
     }
     return left;
@@ -438,6 +479,22 @@ static uint32_t give_sources(struct engine *e, uint32_t left)
 static bool is_decoding(const struct engine_job *job)
 {
     return job->n_generated && n_rows_left(job) == 1;
+}
+
+/* What prompts may cost beside the rows that decode. A prompt that fits in a step is short. */
+static double share_of_prompts(struct engine *e)
+{
+    struct pace_rows_due due = {0};
+
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        const struct engine_job *job = e->thread_data.active[i];
+        const uint32_t n = needs_source(job) ? job->source.n : n_rows_left(job);
+
+        due.n_decoding += is_decoding(job);
+        due.n_old += is_decoding(job) && job->n_generated > PACE_YOUNG;
+        due.n_short += n && !is_decoding(job) && n <= e->opt.max_batch_tokens;
+    }
+    return pace_share(&e->thread_data.pace, &due);
 }
 
 /* The oldest prompt that goes whole, if no step has room for it while as many decode: those
@@ -454,9 +511,9 @@ static uint32_t give_crowded_out(struct engine *e, uint32_t left)
         if (!whole && is_whole(job) && n_rows_left(job))
             whole = job;
     }
-    if (!whole || n_rows_left(whole) + n_decoding <= left)
+    if (!whole || n_rows_left(whole) + n_decoding <= left || e->thread_data.share <= 0.0)
         return left;
-    return left - give_rows(whole, left);
+    return left - give_chunk(e, whole, left, INFINITY);
 }
 
 static uint32_t give_decoding(struct engine *e, uint32_t left)
@@ -465,9 +522,9 @@ static uint32_t give_decoding(struct engine *e, uint32_t left)
         struct engine_job *job = e->thread_data.active[i];
 
         if (is_decoding(job))
-            left -= give_rows(job, left);
+            e->thread_data.n_decoding += give_rows(job, left - e->thread_data.n_decoding);
     }
-    return left;
+    return left - e->thread_data.n_decoding;
 }
 
 static void list_slots(struct engine *e)
@@ -493,12 +550,14 @@ static uint64_t n_rows_due(const struct engine_job *job)
 }
 
 /* Whether the flows that ask for little get the coming step for themselves: only if others would
- * make it long, and while such steps have not taken more time than the last full one. */
+ * make it long, and while such steps have not taken more time than the last full one. Rows that
+ * decode beside cut prompts are in every step and need none of their own. */
 static void hold_flows(struct engine *e)
 {
     enum { FEW = 4 }; /* a quarter of a step is few rows, and less than it is not worth a step */
     const uint64_t budget = e->opt.max_batch_tokens;
     uint64_t few = 0, many = 0;
+    bool is_cut;
 
     for (size_t i = 0; i < e->thread_data.n_active; i++)
         e->thread_data.active[i]->lane->flow->n_due = 0;
@@ -508,10 +567,12 @@ static void hold_flows(struct engine *e)
         f->n_due += n_rows_due(e->thread_data.active[i]) + (f->first ? budget : 0);
         f->is_held = false;
     }
+    is_cut = share_of_prompts(e) < (double)budget;
     for (size_t i = 0; i < e->thread_data.n_active; i++) {
         const struct engine_job *job = e->thread_data.active[i];
 
-        *(job->lane->flow->n_due * FEW <= budget ? &few : &many) += n_rows_due(job);
+        if (!is_cut || !is_decoding(job))
+            *(job->lane->flow->n_due * FEW <= budget ? &few : &many) += n_rows_due(job);
     }
     if (few && many > few)
         e->thread_data.few_ns = core_now_ns();
@@ -564,6 +625,9 @@ static uint32_t choose_slots(struct engine *e)
     }
     hold_flows(e);
     left = n_most = n_rows_most(e);
+    e->thread_data.share = share_of_prompts(e);
+    e->thread_data.cost = 0.0;
+    e->thread_data.n_decoding = 0;
     if (c->n_stacks > 1)
         left = give_sources(e, left);
     left = give_crowded_out(e, left);
@@ -727,6 +791,8 @@ void engine__step(struct engine *e)
         }
     }
     ns = core_now_ns() - begin;
+    if (n_rows)
+        pace_step(&e->thread_data.pace, e->thread_data.n_decoding, e->thread_data.cost, (double)ns);
     if (n_rows && e->thread_data.is_own)
         e->thread_data.own_ns += ns;
     else if (n_rows)

@@ -246,8 +246,8 @@ static bool on_token(void *arg, const struct engine_token *t)
 }
 
 /* 21 * 24 rows and 3 more are full steps of 96 and one of 27, none of 3 or 4. */
-enum { N_FLOOD = 21, N_TOKENS = 24 };
-static int32_t tokens[N_TOKENS];
+enum { N_FLOOD = 21, N_TOKENS = 24, N_LONG = 480 };
+static int32_t tokens[N_LONG];
 
 static struct engine_job *new_job(uint64_t flow, size_t n, unsigned max_tokens,
                                   void (*done)(void *, struct engine_job *,
@@ -263,8 +263,8 @@ static struct engine_job *new_job(uint64_t flow, size_t n, unsigned max_tokens,
     struct engine_job *j = NULL;
     struct core_err err = {0};
 
-    for (int i = 0; i < N_TOKENS; i++)
-        tokens[i] = 5 + i;
+    for (int i = 0; i < N_LONG; i++)
+        tokens[i] = 5 + i % N_TOKENS;
     ck_assert_msg(engine_job_new(&j, engine, &in, &cb, NULL, &err) == 0, "%s", err.msg);
     return j;
 }
@@ -358,6 +358,7 @@ START_TEST(steps_are_half_as_long_while_somebody_asks_for_little)
     struct engine_stats before, after;
 
     open_with("tests/golden/bases/llama", &opt);
+    engine->thread_data.pace.target_ns = 1e15; /* as long as steps may be */
     atomic_store(&may_go, false);
     atomic_store(&n_flood, 0);
     atomic_store(&n_lone, 0);
@@ -381,6 +382,62 @@ START_TEST(steps_are_half_as_long_while_somebody_asks_for_little)
         engine_job_free(flood[i]);
     engine_job_free(lone);
     close_all();
+}
+END_TEST
+
+/* A stream of one flow decodes until a long prompt of another has been read; returns the steps
+ * that there were meanwhile, their number and by rows. */
+static struct engine_stats steps_beside_a_stream(unsigned itl_target_ms)
+{
+    const struct engine_options opt = {.n_threads = 1,
+                                       .max_batch_tokens = 96,
+                                       .max_batch_jobs = 64,
+                                       .itl_target_ms = itl_target_ms,
+                                       .context_max = 4000,
+                                       .kv_bytes = 4 << 20};
+    struct engine_job *stream, *prompt;
+    struct engine_stats before, after;
+
+    open_with("tests/golden/bases/llama", &opt);
+    ck_assert_double_eq(engine->thread_data.pace.target_ns, itl_target_ms * 1e6);
+    if (itl_target_ms == 1)
+        engine->thread_data.pace.target_ns = 1.0; /* less than any step */
+    atomic_store(&may_go, true);
+    atomic_store(&n_flood, N_FLOOD - 1);
+    atomic_store(&n_lone, 0);
+    atomic_store(&n_began, 0);
+    stream = new_job(2, 3, 3000, on_lone);
+    stream->cb.token = on_token_until_flood_ends;
+    prompt = new_job(1, N_LONG, 1, on_flood);
+    ck_assert_int_eq(engine_submit(engine, &stream, 1, NULL), 0);
+    do {
+        usleep(1000);
+        engine_stats(engine, &before);
+    } while (before.n_steps <= PACE_YOUNG + 2);
+    ck_assert_int_eq(engine_submit(engine, &prompt, 1, NULL), 0);
+    while (!atomic_load(&n_lone) || atomic_load(&n_flood) < N_FLOOD)
+        usleep(1000);
+    engine_stats(engine, &after);
+    after.n_steps -= before.n_steps;
+    for (int i = 0; i < ENGINE_STEP_BUCKETS; i++)
+        after.step_rows_bucket[i] -= before.step_rows_bucket[i];
+    engine_job_free(stream);
+    engine_job_free(prompt);
+    close_all();
+    return after;
+}
+
+/* With a target below what a row takes, a chunk costs at most an eighth of a step alone. The stream
+ * needs no steps of its own then: one in PACE_PROBE is. Without, chunks fill steps. */
+START_TEST(prompts_are_cut_while_another_flow_decodes)
+{
+    struct engine_stats st = steps_beside_a_stream(1);
+
+    for (int i = 6; i < ENGINE_STEP_BUCKETS; i++) /* of 33 rows and more */
+        ck_assert_uint_eq(st.step_rows_bucket[i], 0);
+    ck_assert_uint_le(st.step_rows_bucket[0], st.n_steps / 4);
+    st = steps_beside_a_stream(1000000);
+    ck_assert_uint_ge(st.step_rows_bucket[6] + st.step_rows_bucket[7], N_LONG / 96);
 }
 END_TEST
 
@@ -674,6 +731,7 @@ Suite *flows_suite(void)
     tcase_add_test(whole, a_lone_job_takes_the_place_of_one_of_a_flood);
     tcase_add_test(whole, a_short_job_does_not_ride_in_a_full_step);
     tcase_add_test(whole, steps_are_half_as_long_while_somebody_asks_for_little);
+    tcase_add_test(whole, prompts_are_cut_while_another_flow_decodes);
     tcase_add_test(whole, what_goes_whole_goes_while_somebody_asks_for_little);
     tcase_add_test(whole, a_flow_has_its_turn_while_it_waits_for_room);
     tcase_add_test(whole, a_flow_fills_its_share_of_the_queue_and_no_more);
