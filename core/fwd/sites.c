@@ -215,33 +215,29 @@ static void gates(const struct group *g, const float *x)
         }
 }
 
-/* All down products of the group, claimed in chunks of rows. */
-static void down_products(const struct group *g)
+/* Chunk c of the group's down products; *e is the product of the chunk before, or 0. */
+static void run_chunk(const struct group *g, size_t c, size_t *e)
 {
     const struct fwd_worker *me = g->me;
-    size_t e = 0, c;
+    const struct fwd_product *p;
+    const struct fwd_segment *seg;
+    size_t first, n, n_in;
+    float *t;
 
-    while ((c = pool_claim(g->f->pool, g->n_chunks)) < g->n_chunks) {
-        const struct fwd_product *p;
-        const struct fwd_segment *seg;
-        size_t first, n, n_in;
-        float *t;
-
-        while (e + 1 < me->n_products && me->product[e + 1].chunk <= c)
-            e++; /* claims ascend, so the cursor never goes back */
-        p = &me->product[e];
-        seg = &g->v->segment[p->segment];
-        n_in = g->site[p->lin]->n_in;
-        first = (c - p->chunk) * ROW_CHUNK;
-        n = seg->n_rows - first < ROW_CHUNK ? seg->n_rows - first : ROW_CHUNK;
-        t = g->f->t + p->t + first * p->a->down.n_rows;
-        fwd__down_product(g->f, p->a, n, g->x[p->lin] + (seg->row0 + first) * n_in, n_in, t);
-        if (p->a->gate.w)
-            fwd__scale_by_gate(g->f, g->v, &p->a->gate, seg->row0 + (uint32_t)first, n,
-                               p->a->down.n_rows, t);
-        if (p->a->is_invoked)
-            fwd__silence(g->f, g->v, seg->row0 + (uint32_t)first, n, p->a->down.n_rows, t);
-    }
+    while (*e + 1 < me->n_products && me->product[*e + 1].chunk <= c)
+        ++*e; /* claims ascend, so the cursor never goes back */
+    p = &me->product[*e];
+    seg = &g->v->segment[p->segment];
+    n_in = g->site[p->lin]->n_in;
+    first = (c - p->chunk) * ROW_CHUNK;
+    n = seg->n_rows - first < ROW_CHUNK ? seg->n_rows - first : ROW_CHUNK;
+    t = g->f->t + p->t + first * p->a->down.n_rows;
+    fwd__down_product(g->f, p->a, n, g->x[p->lin] + (seg->row0 + first) * n_in, n_in, t);
+    if (p->a->gate.w)
+        fwd__scale_by_gate(g->f, g->v, &p->a->gate, seg->row0 + (uint32_t)first, n,
+                           p->a->down.n_rows, t);
+    if (p->a->is_invoked)
+        fwd__silence(g->f, g->v, seg->row0 + (uint32_t)first, n, p->a->down.n_rows, t);
 }
 
 /* A tile of the base product: rows [r0, r1), outputs [c0, c1) of linear i. */
@@ -355,6 +351,7 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
                                 .typed_x = typed ? typed + t->r0 * row_bytes : NULL};
 
     gemm_run(w, &a);
+    pool_await(g->f->pool, g->n_chunks);
     for (uint32_t s = 0; s < g->v->n_segments; s++) {
         struct tile part = *t;
 
@@ -368,29 +365,41 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
     }
 }
 
-static void base_products(const struct group *g)
+/* Tile `at` of all runs'; *i is the run of the tile before, or 0. */
+static void run_nth_tile(const struct group *g, size_t at, size_t *i)
+{
+    const struct fwd_run *run = g->me->run, *r;
+    struct tile t;
+    size_t in, n_out;
+
+    while (at >= run[*i].n_tiles)
+        ++*i; /* claims ascend */
+    r = &run[*i];
+    in = at - (*i ? run[*i - 1].n_tiles : 0);
+    n_out = gemm_n_out(r->w);
+    t.i = r->lin;
+    t.r0 = r->row0 + (uint32_t)(in % n_row_tiles(r)) * TILE_ROWS;
+    t.r1 = t.r0 + TILE_ROWS < r->row1 ? t.r0 + TILE_ROWS : r->row1;
+    t.c0 = in / n_row_tiles(r) * r->cols;
+    t.c1 = t.c0 + r->cols < n_out ? t.c0 + r->cols : n_out;
+    run_tile(g, r->w, &t);
+}
+
+/* All products, claimed: the down products in chunks of rows, then the tiles of the base's. Who
+ * has done a tile's base product finds the down products done, or almost; no meeting is between. */
+static void products(const struct group *g)
 {
     const struct fwd_worker *me = g->me;
-    const size_t n_tiles = me->n_runs ? me->run[me->n_runs - 1].n_tiles : 0;
-    size_t at, i = 0;
+    const size_t n = g->n_chunks + (me->n_runs ? me->run[me->n_runs - 1].n_tiles : 0);
+    size_t product = 0, run = 0, at;
 
-    while ((at = pool_claim(g->f->pool, n_tiles)) < n_tiles) {
-        const struct fwd_run *r;
-        struct tile t;
-        size_t in, n_out;
-
-        while (at >= me->run[i].n_tiles)
-            i++; /* claims ascend */
-        r = &me->run[i];
-        in = at - (i ? me->run[i - 1].n_tiles : 0);
-        n_out = gemm_n_out(r->w);
-        t.i = r->lin;
-        t.r0 = r->row0 + (uint32_t)(in % n_row_tiles(r)) * TILE_ROWS;
-        t.r1 = t.r0 + TILE_ROWS < r->row1 ? t.r0 + TILE_ROWS : r->row1;
-        t.c0 = in / n_row_tiles(r) * r->cols;
-        t.c1 = t.c0 + r->cols < n_out ? t.c0 + r->cols : n_out;
-        run_tile(g, r->w, &t);
-    }
+    while ((at = pool_claim(g->f->pool, n)) < n)
+        if (at < g->n_chunks) {
+            run_chunk(g, at, &product);
+            pool_tell(g->f->pool);
+        } else {
+            run_nth_tile(g, at - g->n_chunks, &run);
+        }
 }
 
 /* Scaled inputs, where a task of the step has one. Returns true if others' are needed. */
@@ -433,12 +442,9 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
         gates(&g, x);
     if (is_shared || g.is_gating)
         pool_barrier(f->pool);
-    is_shared = type_inputs(w, &g);
-    if (g.n_chunks)
-        down_products(&g);
-    if (g.n_chunks || is_shared)
+    if (type_inputs(w, &g))
         pool_barrier(f->pool);
-    base_products(&g);
+    products(&g);
     pool_barrier(f->pool);
     if (w->has_copies)
         fwd__take(w, lin, n_out, n);

@@ -10,7 +10,7 @@
  *      next phase earlier, so nobody counts into the wrong one.
  *  B2  next_item changes only by claims inside a phase and by the last arriver
  *      between two phases. All claims of a phase come before their worker's
- *      arrival (release), the reset after all arrivals (acquire).
+ *      arrival (release), the reset after all arrivals (acquire). So it is with `told`.
  *  B3  Who sleeps on a word has added itself to the word's n_asleep before it asked the
  *      kernel to sleep "if the word is still the same". Who changes the word does
  *      that first and reads n_asleep afterwards. All four are sequentially
@@ -87,6 +87,7 @@ struct pool {
     alignas(64) atomic_uint n_arrived;
     struct signal_word phase;
     alignas(64) atomic_size_t next_item;
+    struct signal_word told; /* pieces of work of the phase that are done */
     /* Between two runs worker 0 writes these, published by the seats' words (B4). */
     alignas(64) void (*fn)(void *arg, unsigned worker); /* NULL: end */
     void *arg;
@@ -254,13 +255,18 @@ static void wait_change(struct pool *p, struct account *a, struct signal_word *w
         sample_end(p, a, end);
 }
 
-static void change(struct signal_word *word, unsigned value)
+static void wake_sleepers(struct signal_word *word)
 {
-    atomic_store(&word->value, value);
     if (atomic_load(&word->n_asleep) > 0) { /* B3 */
         put(&word->woken_at, core_now_ns());
         futex(&word->value, FUTEX_WAKE, INT_MAX);
     }
+}
+
+static void change(struct signal_word *word, unsigned value)
+{
+    atomic_store(&word->value, value);
+    wake_sleepers(word);
 }
 
 /* ---- meetings -------------------------------------------------------------------- */
@@ -276,6 +282,7 @@ static unsigned arrive(struct pool *p)
     if (atomic_fetch_add_explicit(&p->n_arrived, 1, memory_order_acq_rel) + 1 == n) {
         atomic_store_explicit(&p->n_arrived, 0, memory_order_relaxed); /* B1 */
         atomic_store_explicit(&p->next_item, 0, memory_order_relaxed); /* B2 */
+        atomic_store_explicit(&p->told.value, 0, memory_order_relaxed);
         change(&p->phase, phase + 1);
     }
     return phase;
@@ -294,6 +301,20 @@ size_t pool_claim(struct pool *p, size_t n_items)
     const size_t i = atomic_fetch_add_explicit(&p->next_item, 1, memory_order_relaxed);
 
     return i < n_items ? i : n_items;
+}
+
+void pool_tell(struct pool *p)
+{
+    atomic_fetch_add(&p->told.value, 1);
+    wake_sleepers(&p->told);
+}
+
+void pool_await(struct pool *p, size_t n)
+{
+    unsigned told;
+
+    while ((told = atomic_load_explicit(&p->told.value, memory_order_acquire)) < n)
+        wait_change(p, &my_seat->account, &p->told, told, true);
 }
 
 static void *worker_main(void *arg)

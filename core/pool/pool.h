@@ -15,8 +15,8 @@
  * barrier is needed only between a write of one worker and a read of another.
  *
  * Threads: pool_run() and pool_run_on() from one thread at a time, not from inside a
- * run; pool_barrier() and pool_claim() only inside; pool_stats() from any thread. A
- * function that runs in one pool may run another pool. No locks; nothing is allocated
+ * run; pool_barrier(), pool_claim(), pool_tell() and pool_await() only inside; pool_stats() from
+ * any thread. A function that runs in one pool may run another pool. No locks; nothing is allocated
  * after pool_new().
  */
 #ifndef CORE_POOL_POOL_H
@@ -59,6 +59,14 @@ void pool_barrier(struct pool *p);
  * unclaimed index in ascending order, or n_items when none is left. One counter serves a
  * phase; pool_barrier() and the begin of a run reset it. */
 size_t pool_claim(struct pool *p, size_t n_items);
+
+/* Half a barrier: a worker that reads what others write in the same phase waits for their writes
+ * only, and may do other work until then. pool_tell() counts one piece of work as done;
+ * pool_await() returns when n are in this phase, and what was written before their pool_tell() is
+ * visible. pool_barrier() and the begin of a run count from 0 again. Who claims pieces tells them
+ * before it awaits any, else all might wait. */
+void pool_tell(struct pool *p);
+void pool_await(struct pool *p, size_t n);
 
 /* Since pool_new(), summed over the workers. */
 struct pool_stats {

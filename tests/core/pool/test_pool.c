@@ -141,6 +141,49 @@ static void claim_all(void *arg, unsigned worker)
         j->n_wrong[worker]++;
 }
 
+/* Each phase: N_ITEMS pieces are written, then readers of all of them are claimed. */
+struct told_job {
+    struct pool *pool;
+    unsigned item[N_ITEMS]; /* the phase in which it was written last */
+    atomic_uint n_wrong, n_read;
+};
+
+static void tell_and_await(void *arg, unsigned worker)
+{
+    struct told_job *j = arg;
+
+    for (unsigned phase = 1; phase <= N_PHASES; phase++) {
+        size_t i;
+
+        while ((i = pool_claim(j->pool, (size_t)2 * N_ITEMS)) < (size_t)2 * N_ITEMS) {
+            if (i < N_ITEMS) {
+                if (worker % 3 == 1 && phase % 50 == 0)
+                    usleep(2000); /* the others have to sleep for it */
+                j->item[i] = phase;
+                pool_tell(j->pool);
+                continue;
+            }
+            pool_await(j->pool, N_ITEMS);
+            for (unsigned k = 0; k < N_ITEMS; k++)
+                atomic_fetch_add(&j->n_wrong, j->item[k] != phase);
+            atomic_fetch_add(&j->n_read, 1);
+        }
+        pool_barrier(j->pool);
+    }
+}
+
+START_TEST(what_was_told_is_there_for_who_awaits_it)
+{
+    struct told_job j = {.pool = pool_of(sizes[_i])};
+
+    for (int run = 0; run < 3; run++) /* the last run's count is not the next one's */
+        pool_run(j.pool, tell_and_await, &j);
+    ck_assert_uint_eq(atomic_load(&j.n_wrong), 0);
+    ck_assert_uint_eq(atomic_load(&j.n_read), 3 * N_PHASES * N_ITEMS);
+    pool_free(&j.pool);
+}
+END_TEST
+
 START_TEST(a_run_starts_with_nothing_claimed)
 {
     struct job j = {.n = sizes[_i]};
@@ -391,6 +434,7 @@ Suite *pool_suite(void)
     tcase_add_loop_test(tc, every_worker_runs_once_per_run, 0, N_SIZES);
     tcase_add_loop_test(tc, a_barrier_waits_for_all_and_shows_what_they_wrote, 0, N_SIZES);
     tcase_add_loop_test(tc, claims_share_each_phase_and_start_anew_after_the_barrier, 0, N_SIZES);
+    tcase_add_loop_test(tc, what_was_told_is_there_for_who_awaits_it, 0, N_SIZES);
     tcase_add_loop_test(tc, a_run_starts_with_nothing_claimed, 0, N_SIZES);
     tcase_add_loop_test(tc, workers_that_slept_wake_for_the_next_run, 0, N_SIZES);
     tcase_add_test(tc, a_run_on_some_workers_leaves_the_others_out);
