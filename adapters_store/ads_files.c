@@ -329,7 +329,9 @@ static int read_file(int dir, const struct ads__file *f, struct core_map *map, s
     }
     if (f->n_bytes == 0)
         goto out;
-    p = mmap(NULL, (size_t)f->n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    /* All of it is written next: one call is sooner done than a fault for each page. */
+    p = mmap(NULL, (size_t)f->n_bytes, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (p == MAP_FAILED) {
         rc = core_err_nomem(err, f->name);
         goto out;

@@ -248,11 +248,33 @@ int delta__matrix(struct delta_builder *b, const struct tensor *t, size_t n_rows
     return rc;
 }
 
+/* to[c, r] = from[r, c] for values of `size` bytes, a constant of the caller: with a size that
+ * is known only when it runs each value would be a call of memcpy(). */
+static inline __attribute__((always_inline)) void transpose_sized(size_t n_rows, size_t n_cols,
+                                                                  size_t size,
+                                                                  const unsigned char *from,
+                                                                  unsigned char *to)
+{
+    for (size_t r = 0; r < n_rows; r++)
+        for (size_t c = 0; c < n_cols; c++)
+            memcpy(to + (c * n_rows + r) * size, from + (r * n_cols + c) * size, size);
+}
+
+static void transpose(size_t n_rows, size_t n_cols, size_t size, const unsigned char *from,
+                      unsigned char *to)
+{
+    if (size == 4)
+        transpose_sized(n_rows, n_cols, 4, from, to);
+    else if (size == 2)
+        transpose_sized(n_rows, n_cols, 2, from, to);
+    else
+        transpose_sized(n_rows, n_cols, size, from, to);
+}
+
 int delta__matrix_transposed(struct delta_builder *b, const struct tensor *t, size_t n_rows,
                              size_t n_cols, struct delta_mat *out)
 {
     struct delta_mat m;
-    const unsigned char *src;
     unsigned char *dst;
     size_t size;
     const int rc = delta__matrix(b, t, n_cols, n_rows, &m);
@@ -260,13 +282,10 @@ int delta__matrix_transposed(struct delta_builder *b, const struct tensor *t, si
     if (rc < 0)
         return rc;
     size = tensor_type_block_bytes(m.type);
-    src = m.data;
     dst = delta__scratch(b, tensor_n_values(t), size);
     if (!dst)
         return CORE_E_NOMEM;
-    for (size_t r = 0; r < n_rows; r++)
-        for (size_t c = 0; c < n_cols; c++)
-            memcpy(dst + (r * n_cols + c) * size, src + (c * n_rows + r) * size, size);
+    transpose(n_cols, n_rows, size, m.data, dst);
     *out = (struct delta_mat){dst, m.type, (uint32_t)n_rows, (uint32_t)n_cols};
     return 0;
 }
