@@ -100,6 +100,30 @@ void *core_alloc_pages(size_t n_bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
+enum { LAZY_HEAD = 64 }; /* holds the size; what follows is aligned */
+
+void *core_alloc_lazy(size_t n_bytes)
+{
+    size_t all;
+    char *p = core_add_size(n_bytes, LAZY_HEAD, &all) ? core_alloc_pages(all) : NULL;
+
+    if (!p)
+        return NULL;
+    memcpy(p, &all, sizeof(all));
+    return p + LAZY_HEAD;
+}
+
+void core_free_lazy(void *p)
+{
+    size_t all;
+
+    if (!p)
+        return;
+    p = (char *)p - LAZY_HEAD;
+    memcpy(&all, p, sizeof(all));
+    core_free_pages(p, all);
+}
+
 void core_pages_large(void *p, size_t n_bytes)
 {
     madvise(p, n_bytes, MADV_HUGEPAGE);

@@ -23,6 +23,10 @@ void *core_alloc_aligned(size_t n_bytes);
  * core_free_pages(p, n_bytes). */
 void *core_alloc_pages(size_t n_bytes);
 void core_free_pages(void *p, size_t n_bytes);
+/* As core_alloc_aligned(), but memory is used only where it is touched: for workspaces that
+ * are seldom needed whole. */
+void *core_alloc_lazy(size_t n_bytes);
+void core_free_lazy(void *p); /* NULL is fine */
 /* Asks for large pages: fewer faults at the first touch and fewer misses of the table of
  * pages. For memory that is used as a whole; the system may ignore it. */
 void core_pages_large(void *p, size_t n_bytes);

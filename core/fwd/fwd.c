@@ -33,7 +33,7 @@ static float *rows(const struct fwd *f, size_t width, int *rc, struct core_err *
 
     if (*rc == 0 && core_mul_size(f->opt.max_rows, width, &n) &&
         core_mul_size(n, sizeof(float), &n))
-        p = core_alloc_aligned(n);
+        p = core_alloc_lazy(n);
     if (*rc == 0 && !p)
         *rc = core_err_nomem(err, "activations");
     return p;
@@ -84,7 +84,7 @@ static int alloc_typed(struct fwd *f, struct core_err *err)
     const size_t row = bf16 > int8 ? bf16 : int8;
 
     for (unsigned i = 0; i < FWD_GROUP_MAX && f->m->precision != GEMM_EXACT; i++) {
-        f->xt[i] = core_alloc_aligned(f->opt.max_rows * row);
+        f->xt[i] = core_alloc_lazy(f->opt.max_rows * row);
         if (!f->xt[i])
             return core_err_nomem(err, "activations");
         for (unsigned w = 0; w < f->n_workers; w++) {
@@ -306,14 +306,15 @@ int fwd_new(struct fwd **out, const struct model *m, struct pool *pool,
 
 static void free_rows(struct fwd *f)
 {
-    float *const all[] = {f->h,     f->x,     f->q,      f->k_rows, f->v_rows, f->ctx,
-                          f->ff1,   f->ff2,   f->pooled, f->pooler, f->t,      f->xs[0],
-                          f->xs[1], f->xs[2], f->cos[0], f->sin[0], f->cos[1], f->sin[1]};
+    float *const all[] = {f->h,     f->x,      f->q,      f->k_rows, f->v_rows, f->ctx,
+                          f->ff1,   f->ff2,    f->pooled, f->pooler, f->xs[0],  f->xs[1],
+                          f->xs[2], f->cos[0], f->sin[0], f->cos[1], f->sin[1]};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-        core_free(all[i]);
+        core_free_lazy(all[i]);
+    core_free(f->t);
     for (size_t i = 0; i < FWD_GROUP_MAX; i++)
-        core_free(f->xt[i]);
+        core_free_lazy(f->xt[i]);
 }
 
 void fwd_free(struct fwd **fp)

@@ -1,6 +1,7 @@
 /* tests/core/base/test_alloc.c - the promises of core/base/alloc.h, one sentence a test. */
 #include <check.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/base/alloc.h"
@@ -46,6 +47,39 @@ START_TEST(aligned_memory_is_aligned_and_zero)
 }
 END_TEST
 
+static long resident_pages(void)
+{
+    FILE *f = fopen("/proc/self/statm", "r");
+    long all = 0, resident = 0;
+
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_eq(fscanf(f, "%ld %ld", &all, &resident), 2);
+    fclose(f);
+    return resident;
+}
+
+START_TEST(lazy_memory_is_aligned_and_zero_and_costs_what_is_touched)
+{
+    enum { BYTES = 64 << 20 };
+    const long before = resident_pages();
+    unsigned char *p = core_alloc_lazy(BYTES);
+
+    ck_assert_ptr_nonnull(p);
+    ck_assert_uint_eq((uintptr_t)p % 64, 0);
+    ck_assert_int_lt(resident_pages() - before, 1024);
+    for (size_t i = 0; i < BYTES; i += 4096)
+        ck_assert_uint_eq(p[i], 0);
+    p[0] = p[BYTES - 1] = 1;
+    core_free_lazy(p);
+    ck_assert_int_lt(resident_pages() - before, 1024);
+    core_free_lazy(NULL);
+    ck_assert_ptr_null(core_alloc_lazy(SIZE_MAX - 8));
+    core__alloc_fail_at = 0;
+    ck_assert_ptr_null(core_alloc_lazy(64));
+    core__alloc_fail_at = -1;
+}
+END_TEST
+
 START_TEST(strings_are_copied_with_their_end)
 {
     char *a = core_strdup("word"), *b = core_strndup("word", 2);
@@ -85,6 +119,7 @@ Suite *alloc_suite(void)
     tcase_add_test(t, sums_and_products_that_overflow_leave_the_result_alone);
     tcase_add_test(t, size_0_is_a_pointer_that_may_be_freed);
     tcase_add_test(t, aligned_memory_is_aligned_and_zero);
+    tcase_add_test(t, lazy_memory_is_aligned_and_zero_and_costs_what_is_touched);
     tcase_add_test(t, strings_are_copied_with_their_end);
     tcase_add_test(t, exactly_the_kth_allocation_fails);
     suite_add_tcase(s, t);
