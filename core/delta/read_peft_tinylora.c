@@ -7,6 +7,7 @@
  * the table's scale. The library counts its modules in their order of registration; module k of
  * n takes v number k / (n / groups), groups = n (1 - weight_tying), and without save_projection
  * its P are normal numbers of the seed projection_seed + k. */
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,8 +20,8 @@
 enum { DRAWN_MAX = 1 << 18 };
 
 struct tiny {
-    uint64_t *registered; /* [n]: the adapter's modules */
-    size_t n, n_groups;
+    uint64_t *registered;       /* [n]: the adapter's modules */
+    size_t n, n_groups, n_each; /* modules, their groups, modules of a group */
     bool is_seeded;
     double seed;
 };
@@ -54,11 +55,12 @@ static size_t number_of(const struct delta_builder *b, const struct tiny *tiny,
 static int find_v(struct delta_builder *b, const struct tiny *tiny, size_t k, const float **v,
                   size_t *u)
 {
-    const size_t size = tiny->n / tiny->n_groups;
-    const size_t group = k / size < tiny->n_groups ? k / size : tiny->n_groups - 1;
     const struct tensor *t;
     char name[64];
+    size_t group;
 
+    assert(tiny->n_each > 0); /* delta__peft_tinylora() */
+    group = k / tiny->n_each < tiny->n_groups ? k / tiny->n_each : tiny->n_groups - 1;
     snprintf(name, sizeof(name), "base_model.tinylora_v.%zu", group);
     t = delta__find(b, name, strlen(name), "");
     if (!t)
@@ -89,6 +91,7 @@ static int mix_drawn(struct delta_builder *b, const struct delta__module *m,
     struct core_torch_random g;
     float *P;
 
+    assert(r > 0); /* read_module() */
     if (r * r > DRAWN_MAX || u > DRAWN_MAX / (r * r))
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, m->p.t->name,
                                   "tensor %s: %zu matrices of rank %zu are more than a seed makes",
@@ -228,5 +231,6 @@ int delta__peft_tinylora(struct delta_builder *b, const json_t *config)
     /* as Python's round(): to even */
     tiny.n_groups = (size_t)nearbyint((double)tiny.n * (1.0 - tying));
     tiny.n_groups = tiny.n_groups ? tiny.n_groups : 1;
+    tiny.n_each = tiny.n / tiny.n_groups ? tiny.n / tiny.n_groups : 1;
     return delta__each_module(b, ".tinylora_A", read_module, &tiny);
 }
