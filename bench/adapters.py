@@ -20,7 +20,7 @@ BASES = {
     "minilm": {"layers": 6, "d": 384, "kv": 384, "ff": 1536, "heads": 12, "labels": 4},
     "smollm2": {"layers": 30, "d": 576, "kv": 192, "ff": 1536, "heads": 3, "labels": 0},
     "llama-1b": {"layers": 16, "d": 2048, "kv": 512, "ff": 8192, "heads": 8, "labels": 0},
-    "llama-7b": {"layers": 32, "d": 4096, "kv": 1024, "ff": 14336, "heads": 8, "labels": 0},
+    "llama-7b": {"layers": 32, "d": 4096, "kv": 4096, "ff": 11008, "heads": 32, "labels": 0},
 }
 
 

@@ -84,18 +84,6 @@ def header(path, n_bytes=32 << 20):
     return keys, tensors
 
 
-def raw_keys(path, prefix, n_bytes=32 << 20):
-    """(name, bytes of type and value) of each key whose name begins so."""
-    with open(path, "rb") as f:
-        r = Reader(f.read(n_bytes))
-    r.at = 24 - 8
-    for _ in range(r.take("Q")):
-        name, begin = r.text().decode(), r.at
-        r.value(r.take("I"))
-        if name.startswith(prefix):
-            yield name, r.data[begin:r.at]
-
-
 def facts(path):
     keys, tensors = header(path)
     family = keys["general.architecture"].decode()

@@ -1,8 +1,10 @@
 """Random Llamas in the shapes of 1 and 7 billion weights: one stream, and eight with eight LoRAs, beside llama-server;
-memory beside the file. On request only: the largest file has 7.8 GB, both servers hold it, and a table takes half an hour."""
+memory beside the file. On request only: the largest file has 7 GB, both servers hold it, and a table takes half an hour."""
 import contextlib
+import subprocess
+import sys
 
-from bench import gguf, models, random_llama, texts
+from bench import gguf, llama_shape, models, texts
 from bench.measure import Case, Results
 from bench.peers import llama
 from bench.servers import Peftd, generate
@@ -23,7 +25,8 @@ def model_group(bench, work, results, shape, kind):
     label, path = f"{shape} {kind}", bench.out / f"{shape}-{kind}.gguf"
     prompts, loras = texts.prompts(STREAMS, N_IN), models.folders(shape, work, ["lora"] * STREAMS, f"{shape}-")
     if not path.exists():
-        random_llama.write(shape, kind, bench.smollm2, path)
+        command = [sys.executable, llama_shape.__file__, shape.removeprefix("llama-"), kind, path, "--tokenizer", bench.smollm2]
+        subprocess.run(command, check=True)
     facts = gguf.facts(path)
     try:
         with contextlib.ExitStack() as children:
