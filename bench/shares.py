@@ -4,8 +4,8 @@
 
 Needs Linux' perf, a build with symbols (make all has them), and for f16, q8_0 and q4_0 what bench/README.md says of
 llama-quantize. A load runs in a loop, perf samples all threads of the server by CPU time, and each sample goes to the first
-frame, from the innermost outwards, that PLACES names. What is missing to cores times seconds is time in which no thread of the
-server ran: asleep, or the clients' own. Prints a table of percent of the cores' time.
+frame, from the innermost outwards, that PLACES names. Prints a table of percent of the time that the server's threads ran, spinning at
+meetings included, and of how many cores that time is: what is missing to all cores is sleep, or the clients' and others' time.
 """
 import argparse
 import collections
@@ -154,9 +154,8 @@ def measure(a, name, work):
         with running(load_of(server)):
             record(server.process.pid, a.seconds, work / "perf.data")
     found = count(work / "perf.data")
-    whole = a.seconds * FREQUENCY * len(os.sched_getaffinity(0))
-    shares = [100 * found[i] / whole for i in range(len(PLACES))]
-    return [*shares, max(0.0, 100 - sum(shares))]
+    whole = max(1, sum(found.values()))
+    return [100 * found[i] / whole for i in range(len(PLACES))], whole / (a.seconds * FREQUENCY)
 
 
 def main():
@@ -173,12 +172,13 @@ def main():
     a = p.parse_args()
     if a.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:a.cores])
-    names = [name for name, _ in PLACES] + ["asleep, clients"]
+    names = [name for name, _ in PLACES] + ["cores used"]
     print("| load | " + " | ".join(names) + " |\n" + "|---" * (len(names) + 1) + "|")
     for name in LOADS:
         if any(name.startswith(word) for word in a.only.split(";")):
             with tempfile.TemporaryDirectory(dir=a.out) as work:
-                print(f"| {name} | " + " | ".join(f"{share:.0f}" for share in measure(a, name, Path(work))) + " |", flush=True)
+                shares, n_cores = measure(a, name, Path(work))
+                print(f"| {name} | " + " | ".join(f"{share:.1f}" for share in shares) + f" | {n_cores:.1f} |", flush=True)
 
 
 if __name__ == "__main__":
