@@ -106,6 +106,7 @@ static int open_engine(struct srv *s, struct core_err *err)
         .max_batch_tokens = c->max_batch_tokens,
         .max_batch_jobs = c->max_batch_jobs,
         .itl_target_ms = c->itl_target,
+        .batch_wait_us = (unsigned)(c->batch_wait * 1e6),
         .max_queue = c->max_queue,
         .flow_share = c->flow_share,
         .kv_share = c->kv_share,

@@ -33,6 +33,18 @@ struct engine_job *engine__list_pop(struct engine_list *l)
 
 /* ---- the thread ------------------------------------------------------------------- */
 
+/* With the lock held: waits until as many jobs are there as the last step had, so that askers in
+ * turn do not fall into two halves that wait for each other's steps. Time counts from the end of
+ * that step, and who asks alone is as many as before: neither waits after a pause. */
+static void wait_for_more(struct engine *e)
+{
+    const uint64_t until = e->thread_data.ended_ns + 1000ull * e->opt.batch_wait_us;
+
+    while (e->synced_data.inbox.n < e->thread_data.n_slots && !e->synced_data.is_stopping &&
+           core_cond_wait_until(&e->synced_data.wake, &e->synced_data.lock, until))
+        ;
+}
+
 /* Takes the inbox over; waits for work when there is none. Returns false to stop. */
 static bool take_inbox(struct engine *e)
 {
@@ -44,6 +56,8 @@ static bool take_inbox(struct engine *e)
     while (!e->synced_data.inbox.n && !e->synced_data.is_stopping && !e->thread_data.n_active &&
            !e->thread_data.ring.first)
         core_cond_wait(&e->synced_data.wake, &e->synced_data.lock);
+    if (e->opt.batch_wait_us && !e->thread_data.n_active && !e->thread_data.ring.first)
+        wait_for_more(e);
     inbox = e->synced_data.inbox;
     e->synced_data.inbox = (struct engine_list){0};
     is_stopping = e->synced_data.is_stopping;

@@ -67,14 +67,16 @@ struct engine_options {
     unsigned max_batch_jobs;   /* jobs of a step; 0 = 256 */
     unsigned itl_target_ms;    /* of a step in which rows decode beside prompts; 0 = 1.8 times what
                                 * those rows take alone (pace.h) */
-    unsigned max_queue;        /* waiting jobs; 0 = 4096 */
-    uint64_t kv_bytes;         /* KV memory of a decoder; 0 = 1 GiB */
-    enum tensor_type kv_type;  /* F32, F16 or BF16: keys and values in it */
-    unsigned flow_share;       /* percent of the queue that a flow may fill, but for flow 0;
-                                * 0 = 100 */
-    unsigned kv_share;         /* percent of KV memory that a flow's running jobs may hold, but for
-                                * flow 0; 0 = 100 */
-    unsigned context_max;      /* tokens of one sequence; 0 = the model's, at most what KV holds */
+    unsigned batch_wait_us;   /* an engine with nothing to do waits so long after a step for as many
+                               * jobs as that step had; 0 = it never waits */
+    unsigned max_queue;       /* waiting jobs; 0 = 4096 */
+    uint64_t kv_bytes;        /* KV memory of a decoder; 0 = 1 GiB */
+    enum tensor_type kv_type; /* F32, F16 or BF16: keys and values in it */
+    unsigned flow_share;      /* percent of the queue that a flow may fill, but for flow 0;
+                               * 0 = 100 */
+    unsigned kv_share;        /* percent of KV memory that a flow's running jobs may hold, but for
+                               * flow 0; 0 = 100 */
+    unsigned context_max;     /* tokens of one sequence; 0 = the model's, at most what KV holds */
 };
 
 int engine_new(struct engine **out, const struct model *m, const struct engine_options *opt,

@@ -162,6 +162,7 @@ struct engine {
         struct engine_slot *slot; /* [n_stacks * max_batch_jobs], the coming step: by stack,
                                    * then by task */
         size_t n_slots;
+        uint64_t ended_ns; /* when the last step ended */
         struct kv kv;
     } thread_data;
 

@@ -790,7 +790,8 @@ void engine__step(struct engine *e)
                 remove_active(e, job);
         }
     }
-    ns = core_now_ns() - begin;
+    e->thread_data.ended_ns = core_now_ns();
+    ns = e->thread_data.ended_ns - begin;
     if (n_rows)
         pace_step(&e->thread_data.pace, e->thread_data.n_decoding, e->thread_data.cost, (double)ns);
     if (n_rows && e->thread_data.is_own)

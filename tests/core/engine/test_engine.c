@@ -716,6 +716,84 @@ START_TEST(a_short_prompt_does_not_wait_for_the_end_of_a_long_one)
 }
 END_TEST
 
+static void open_waiting(void)
+{
+    const struct engine_options opt = {
+        .n_threads = 1, .kv_bytes = 1 << 20, .batch_wait_us = 20 * 1000 * 1000};
+
+    open_all("tests/golden/bases/llama", &opt);
+}
+
+static void submit_n(struct engine_job *const *job, size_t n)
+{
+    ck_assert_int_eq(engine_submit(engine, job, n, NULL), 0);
+}
+
+static uint64_t n_steps(void)
+{
+    struct engine_stats st;
+
+    engine_stats(engine, &st);
+    return st.n_steps;
+}
+
+START_TEST(an_idle_engine_waits_for_as_many_as_the_last_step_had)
+{
+    const struct engine_input in = input(1);
+    struct seen s = SEEN_INIT;
+    struct engine_job *job[6];
+
+    for (int i = 0; i < 6; i++)
+        job[i] = new_job(&in, &s);
+    submit_n(job, 3);
+    wait_done(&s, 3);
+    submit_n(job + 3, 1);
+    usleep(50 * 1000); /* enough for its step, did it begin at once */
+    submit_n(job + 4, 1);
+    submit_n(job + 5, 1);
+    wait_done(&s, 6);
+    usleep(1000); /* a step is counted behind its callbacks */
+    ck_assert_uint_eq(n_steps(), 2);
+    for (int i = 0; i < 6; i++)
+        engine_job_free(job[i]);
+}
+END_TEST
+
+START_TEST(who_asks_alone_does_not_wait_for_others)
+{
+    const struct engine_input in = input(1);
+    const uint64_t begin = core_now_ns();
+    struct seen s = SEEN_INIT;
+
+    for (int i = 0; i < 3; i++) {
+        struct engine_job *job = new_job(&in, &s);
+
+        submit_n(&job, 1);
+        wait_done(&s, i + 1);
+        engine_job_free(job);
+    }
+    ck_assert_uint_lt(core_now_ns() - begin, 10ull * 1000 * 1000 * 1000);
+}
+END_TEST
+
+START_TEST(waiting_for_others_ends_by_itself)
+{
+    const struct engine_input in = input(1);
+    struct seen s = SEEN_INIT;
+    struct engine_job *job[3];
+
+    engine->opt.batch_wait_us = 30 * 1000; /* nothing is under way */
+    for (int i = 0; i < 3; i++)
+        job[i] = new_job(&in, &s);
+    submit_n(job, 2);
+    wait_done(&s, 2);
+    submit_n(job + 2, 1);
+    wait_done(&s, 3); /* else this hangs */
+    for (int i = 0; i < 3; i++)
+        engine_job_free(job[i]);
+}
+END_TEST
+
 START_TEST(equal_seeds_give_equal_text_and_unequal_seeds_do_not)
 {
     int32_t first[24];
@@ -934,7 +1012,7 @@ Suite *engine_suite(void)
     TCase *q = tcase_create("queue"), *p = tcase_create("sampling");
     TCase *n = tcase_create("an encoder"), *v = tcase_create("virtual tokens");
     TCase *l = tcase_create("positions"), *w = tcase_create("windows");
-    TCase *sources = tcase_create("sources");
+    TCase *sources = tcase_create("sources"), *waiting = tcase_create("waiting");
 
     tcase_add_checked_fixture(q, open_llama, close_all);
     tcase_add_test(q, inputs_that_cannot_run_are_refused_with_their_code);
@@ -953,6 +1031,11 @@ Suite *engine_suite(void)
     tcase_add_test(q, equal_seeds_give_equal_text_and_unequal_seeds_do_not);
     tcase_add_test(q, making_a_job_survives_every_allocation_failure);
     suite_add_tcase(s, q);
+    tcase_add_checked_fixture(waiting, open_waiting, close_all);
+    tcase_add_test(waiting, an_idle_engine_waits_for_as_many_as_the_last_step_had);
+    tcase_add_test(waiting, who_asks_alone_does_not_wait_for_others);
+    tcase_add_test(waiting, waiting_for_others_ends_by_itself);
+    suite_add_tcase(s, waiting);
     tcase_add_checked_fixture(w, open_mistral, close_all);
     tcase_add_loop_test(w, completions_of_one_prompt_compute_it_once_and_answer_as_alone, 0, 1);
     tcase_add_test(w, a_long_answer_holds_no_more_blocks_than_its_window_and_says_the_same);
