@@ -88,6 +88,7 @@ static void *engine_main(void *arg)
     while (take_inbox(e)) {
         engine__admit(e);
         engine__step(e);
+        e->thread_data.ended_ns = core_now_ns();
     }
     end_all(e);
     return NULL;

@@ -742,15 +742,13 @@ static void count_step(struct engine *e, uint32_t n_rows, double seconds)
     for (size_t i = 0; i < e->thread_data.n_slots; i++)
         n_tasks += i == 0 || fwd_batch(e->fwd)->seq[i].delta != fwd_batch(e->fwd)->seq[i - 1].delta;
     core_lock(&e->synced_data.lock);
-    if (n_rows) {
-        s->n_steps++;
-        s->n_rows += n_rows;
-        s->n_segments += n_tasks;
-        s->step_seconds += seconds;
-        s->step_seconds_bucket[bucket(seconds, 1e-3)]++;
-        s->step_rows_bucket[bucket(n_rows, 1.0)]++;
-        s->step_tasks_bucket[bucket((double)n_tasks, 1.0)]++;
-    }
+    s->n_steps++;
+    s->n_rows += n_rows;
+    s->n_segments += n_tasks;
+    s->step_seconds += seconds;
+    s->step_seconds_bucket[bucket(seconds, 1e-3)]++;
+    s->step_rows_bucket[bucket(n_rows, 1.0)]++;
+    s->step_tasks_bucket[bucket((double)n_tasks, 1.0)]++;
     core_unlock(&e->synced_data.lock);
 }
 
@@ -777,26 +775,24 @@ void engine__step(struct engine *e)
     share_blocks(e);
     n_rows = choose_slots(e);
     count_held(e);
-    if (n_rows) {
-        fwd_batch(e->fwd)->on_logits = on_logits;
-        fwd_batch(e->fwd)->on_logits_arg = e;
-        engine__run_slots(e);
-        for (size_t i = 0; i < e->thread_data.n_slots; i++) {
-            struct engine_job *job = e->thread_data.slot[i].job;
+    if (n_rows == 0)
+        return;
+    fwd_batch(e->fwd)->on_logits = on_logits;
+    fwd_batch(e->fwd)->on_logits_arg = e;
+    engine__run_slots(e);
+    for (size_t i = 0; i < e->thread_data.n_slots; i++) {
+        struct engine_job *job = e->thread_data.slot[i].job;
 
-            if (e->thread_data.slot[i].is_source)
-                job->source.is_done = true;
-            else if (advance(e, job))
-                remove_active(e, job);
-        }
+        if (e->thread_data.slot[i].is_source)
+            job->source.is_done = true;
+        else if (advance(e, job))
+            remove_active(e, job);
     }
-    e->thread_data.ended_ns = core_now_ns();
-    ns = e->thread_data.ended_ns - begin;
-    if (n_rows)
-        pace_step(&e->thread_data.pace, e->thread_data.n_decoding, e->thread_data.cost, (double)ns);
-    if (n_rows && e->thread_data.is_own)
+    ns = core_now_ns() - begin;
+    pace_step(&e->thread_data.pace, e->thread_data.n_decoding, e->thread_data.cost, (double)ns);
+    if (e->thread_data.is_own)
         e->thread_data.own_ns += ns;
-    else if (n_rows)
+    else
         e->thread_data.own_ns = 0, e->thread_data.full_ns = ns;
     count_step(e, n_rows, (double)ns * 1e-9);
     count_held(e);

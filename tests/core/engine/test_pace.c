@@ -207,6 +207,20 @@ START_TEST(prompts_keep_a_share_when_the_machine_becomes_slow)
 }
 END_TEST
 
+START_TEST(a_row_costs_no_more_than_a_streams_whatever_was_seen)
+{
+    const struct pace_rows_due none = {0}, four = {.n_decoding = 4, .n_old = 4};
+    struct pace p;
+
+    pace_init(&p, 0.0, keys_per_row, 0);
+    (void)pace_share(&p, &none);
+    pace_step(&p, 0, 512.0, 1e12); /* a chunk that took a quarter of an hour: the machine slept */
+    ck_assert_double_eq(pace_share(&p, &four), 0.0);
+    pace_step(&p, 4, 0.0, 10e6);
+    ck_assert_double_ge(pace_share(&p, &four), 3.0);
+}
+END_TEST
+
 START_TEST(short_prompts_that_outnumber_streams_have_more)
 {
     const struct pace_rows_due few = {.n_decoding = 4, .n_old = 4, .n_short = 4},
@@ -297,6 +311,7 @@ Suite *pace_suite(void)
     tcase_add_test(tc, the_share_does_not_flap_on_a_noisy_machine);
     tcase_add_test(tc, one_long_step_is_soon_forgotten);
     tcase_add_test(tc, prompts_keep_a_share_when_the_machine_becomes_slow);
+    tcase_add_test(tc, a_row_costs_no_more_than_a_streams_whatever_was_seen);
     tcase_add_test(tc, short_prompts_that_outnumber_streams_have_more);
     tcase_add_test(tc, other_streams_are_measured_before_prompts_go_on);
     tcase_add_test(tc, a_chunk_is_the_longest_that_the_share_pays);
