@@ -746,6 +746,10 @@ int delta__add_parameter(struct delta_builder *b, const struct tensor *t, const 
     }
     if (model_distances(b->m, path, &stack))
         return delta__add_distances(b, t, path, is_add);
+    if (!is_add && model_lacks_pooler(b->m, path, n)) {
+        *(part == SITE_PART_BIAS ? &b->plan.pooler.b : &b->plan.pooler.w) = t;
+        return 0;
+    }
     if (part == SITE_PART_WEIGHT && !is_add && is_resized(b, t, path, n, &p))
         return add_resized(b, &p, path, n);
     rc = delta__place(b, t, path, n, false, &p);

@@ -317,7 +317,10 @@ struct model_module {
  * "model."): "bert.encoder.layer.0.attention.self.query". */
 void model_module(const struct model *m, const char *path, size_t n, struct model_module *out);
 
-/* The same for AdapterHub's join places, which in BERT share no name with a
+/* True if the path is the family's pooler and this base has none: an adapter may bring one. */
+bool model_lacks_pooler(const struct model *m, const char *path, size_t n);
+
+/* The same as model_module() for AdapterHub's join places, which in BERT share no name with a
  * module that PEFT can wrap: path without ".adapters.NAME...". */
 void model_join(const struct model *m, const char *path, size_t n, struct model_module *out);
 

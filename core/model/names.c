@@ -174,17 +174,32 @@ static void match(const struct model *m, const char *path, size_t n, enum naming
     }
 }
 
-static void find(const struct model *m, const char *path, size_t n, enum naming by,
-                 struct model_module *out)
+/* Sites of the family: one that need not be there may not be. */
+static void find_any(const struct model *m, const char *path, size_t n, enum naming by,
+                     struct model_module *out)
 {
     *out = (struct model_module){0};
     match(m, path, n, by, out);
     if (!out->n_parts && by != BY_GGUF &&
         (strip(m->arch->base_prefix, &path, &n) || strip(m->arch->span_prefix, &path, &n)))
         match(m, path, n, by, out);
+}
+
+static void find(const struct model *m, const char *path, size_t n, enum naming by,
+                 struct model_module *out)
+{
+    find_any(m, path, n, by, out);
     for (unsigned i = 0; i < out->n_parts; i++)
         if (m->site[out->site[i]].n_out == 0)
             out->n_parts = 0; /* a site that need not be there, and is not */
+}
+
+bool model_lacks_pooler(const struct model *m, const char *path, size_t n)
+{
+    struct model_module mod;
+
+    find_any(m, path, n, BY_MODULE, &mod);
+    return mod.n_parts && site_kind_of(mod.site[0]) == SITE_POOLER && !m->config.has_pooler;
 }
 
 void model_module(const struct model *m, const char *path, size_t n, struct model_module *out)

@@ -55,6 +55,46 @@ START_TEST(a_pooler_that_only_classes_have_is_refused_in_front_of_a_head_of_the_
 }
 END_TEST
 
+START_TEST(a_pooler_that_the_base_lacks_may_come_with_the_adapter)
+{
+    static const char config[] =
+        "{\"peft_type\": \"LORA\", \"lora_alpha\": 4, \"auto_mapping\": {\"base_model_class\": "
+        "\"RobertaForMultipleChoice\"}, \"modules_to_save\": [\"classifier\", \"pooler\"]}";
+#define ROBERTA "base_model.model."
+    struct made t[] = {
+        {.name = ROBERTA "roberta.encoder.layer.0.attention.self.query.lora_A.weight",
+         .d0 = 2,
+         .d1 = 36},
+        {.name = ROBERTA "roberta.encoder.layer.0.attention.self.query.lora_B.weight",
+         .d0 = 36,
+         .d1 = 2},
+        {.name = ROBERTA "classifier.weight", .d0 = 1, .d1 = 36},
+        {.name = ROBERTA "classifier.bias", .d0 = 1},
+        {.name = ROBERTA "roberta.pooler.dense.bias", .d0 = 36},
+        {.name = ROBERTA "roberta.pooler.dense.weight", .d0 = 36, .d1 = 36},
+        {0},
+    };
+    struct adapter a = {0};
+    struct delta *d;
+
+    fixture_model = open_base("roberta");
+    ck_assert(!model_config(fixture_model)->has_pooler);
+    put_text(&a, "adapter_config.json", config);
+    put_tensors(&a, "adapter_model.safetensors", t);
+    d = compile(&a);
+    ck_assert_int_eq(d->head.kind, DELTA_MULTIPLE_CHOICE);
+    ck_assert_uint_eq(d->head.n_steps, 2);
+    ck_assert_int_eq(d->head.step[0].act, KERN_ACT_TANH);
+    ck_assert(!d->head.passes_pooler);
+    delta_free(d);
+    t[5] = (struct made){0}; /* its bias alone */
+    put_tensors(&a, "adapter_model.safetensors", t);
+    refused(&a, CORE_E_ADAPTER_MISMATCH, "this base has none");
+    drop_adapter(&a);
+    close_model();
+}
+END_TEST
+
 /* The mean of sigmoid(w x + b) over all rows of the table, behind their norm. */
 static double gate_over_table(const struct delta_gate *g)
 {
@@ -152,6 +192,7 @@ Suite *encoders_suite(void)
 
     tcase_add_test(t, a_lora_on_relative_distances_is_refused_since_the_library_does_not_read_it);
     tcase_add_test(t, a_pooler_that_only_classes_have_is_refused_in_front_of_a_head_of_the_encoder);
+    tcase_add_test(t, a_pooler_that_the_base_lacks_may_come_with_the_adapter);
     tcase_add_test(t, a_gate_has_a_value_of_its_own_for_distances_that_pass_its_linear);
     tcase_add_loop_test(t, rows_of_every_head_pass_a_pooler_that_all_classes_have, 0, 5);
     suite_add_tcase(s, t);
