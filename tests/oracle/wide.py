@@ -284,6 +284,20 @@ def check_lively(cell: Cell, model: torch.nn.Module) -> None:
         still = expected(replace(cell, run=None) if cell.library == "peft" else cell, plain, probe_of(cell))
     if difference(still, lively) < LEAST_EFFECT:
         raise Impossible("the library's adapter changes nothing")
+    check_prompt(cell, model, lively)
+
+
+def check_prompt(cell: Cell, model: torch.nn.Module, lively) -> None:
+    """PEFT's class for the task may run another part of the model, which never sees what stands in front."""
+    prompt = list(getattr(model, "prompt_encoder", torch.nn.Module()).parameters())
+    with torch.no_grad():
+        for parameter in prompt:
+            parameter.mul_(2.0)
+        still = expected(cell, model, probe_of(cell)) if prompt else None
+        for parameter in prompt:
+            parameter.mul_(0.5)
+    if prompt and difference(still, lively) < LEAST_EFFECT:
+        raise Impossible("the library's answer does not depend on its virtual tokens")
 
 
 def check_reload(cell: Cell, trained: torch.nn.Module, loaded: torch.nn.Module) -> None:
