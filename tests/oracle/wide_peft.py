@@ -137,7 +137,7 @@ def shared_methods(family: Family) -> list:
         Method("randlora", "randlora", "RandLoraConfig", {"r": 7, "randlora_alpha": 9, **pair}),
         Method("randlora-from-seed", "randlora", "RandLoraConfig",
                {"r": 7, "randlora_alpha": 9, "save_projection": False, **pair}),
-        Method("randlora-sparse", "randlora", "RandLoraConfig", {"r": 7, "randlora_alpha": 90, "sparse": True, **pair}),
+        Method("randlora-sparse", "randlora", "RandLoraConfig", {"r": 7, "randlora_alpha": 30, "sparse": True, **pair}),
         Method("vblora", "vblora", "VBLoRAConfig", {"r": 3, "num_vectors": 10, "vector_length": 4, "topk": 2, **pair}),
         Method("vblora-topk", "vblora", "VBLoRAConfig", {"r": 3, "num_vectors": 10, "vector_length": 4, "topk": 3,
                                                          "save_only_topk_weights": True, **pair}),
