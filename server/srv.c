@@ -174,7 +174,10 @@ void srv_close(struct srv *s)
 
 bool srv_is_base_name(const struct srv *s, const char *name)
 {
-    return !strcmp(name, "base") || !strcmp(name, model_config(s->model)->name);
+    if (!strcmp(name, "base"))
+        return true;
+    /* a key is asked for before the model is there; the state says that it is */
+    return atomic_load(&s->state) != SRV_LOADING && !strcmp(name, model_config(s->model)->name);
 }
 
 /* splitmix64 over a counter. */

@@ -73,7 +73,8 @@ int srv_open(struct srv *s, struct core_err *err);
  * and loop must have stopped. */
 void srv_close(struct srv *s);
 
-/* True for the base's served name, and `base`: what no task of a compatible route may be called. */
+/* True for the base's served name, and `base`: what no task of a compatible route may be called.
+ * While the model is being loaded only `base` is known. Any thread. */
 bool srv_is_base_name(const struct srv *s, const char *name);
 
 /* The next of a sequence of well-mixed numbers that differs from start to start. */

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "server/gate.h"
+#include "server/srv.h"
 
 Suite *gate_suite(void);
 
@@ -55,6 +56,16 @@ START_TEST(no_address_is_one_flow)
 }
 END_TEST
 
+/* Keys are looked at before the model is there. */
+START_TEST(a_name_is_asked_about_while_the_model_is_loaded)
+{
+    struct srv s = {.state = SRV_LOADING};
+
+    ck_assert(srv_is_base_name(&s, "base"));
+    ck_assert(!srv_is_base_name(&s, "section"));
+}
+END_TEST
+
 Suite *gate_suite(void)
 {
     Suite *s = suite_create("gate");
@@ -63,6 +74,7 @@ Suite *gate_suite(void)
     tcase_add_test(t, a_client_has_all_addresses_of_its_64_bits);
     tcase_add_test(t, an_ipv4_address_is_one_client_however_it_is_written);
     tcase_add_test(t, no_address_is_one_flow);
+    tcase_add_test(t, a_name_is_asked_about_while_the_model_is_loaded);
     suite_add_tcase(s, t);
     return s;
 }
