@@ -52,10 +52,9 @@ void infer_fail_at(const struct infer_item *it, size_t i, const struct core_err 
         core_err_set(err, why->code, "%s", why->msg);
         return;
     }
-    if (is_other)
-        snprintf(index, sizeof(index), it->n_inputs > it->n_named + 1 ? "[%zu]" : "",
-                 i - it->n_named);
-    else if (is_input && it->is_inputs)
+    if (is_other && it->n_inputs > it->n_named + 1)
+        snprintf(index, sizeof(index), "[%zu]", i - it->n_named);
+    else if (is_input && !is_other && it->is_inputs)
         snprintf(index, sizeof(index), "[%zu]", index_in_request(it, i));
     if (names->is_flat) /* ".messages[2].role" -> "[2].role" */
         rest += strcspn(rest, "[");

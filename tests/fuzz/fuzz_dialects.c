@@ -41,7 +41,7 @@ static void check_item(const struct infer *in)
     check(in->n_items == 1 && !it->err.code && it->n_specs == 1 && strlen(it->spec->task) > 0);
     check(it->n_inputs * it->params.n <= ITEMS_MAX && it->n_inputs && it->params.n);
     check(!it->is_stream || in->dialect->piece);
-    check(it->names == &in->dialect->names);
+    check(it->names && it->names->task); /* of the dialect, or of the body */
     for (size_t i = 0; i < it->n_inputs; i++)
         check_input(&it->input[i]);
 }
