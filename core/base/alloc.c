@@ -124,6 +124,39 @@ void core_free_lazy(void *p)
     core_free_pages(p, all);
 }
 
+enum { LARGE_HEAD = 64, LARGE_MIN = 1 << 20 }; /* the head holds the size, 0 for the heap's */
+
+void *core_alloc_large(size_t n_bytes)
+{
+    size_t all, pages;
+    char *p;
+
+    if (!core_add_size(n_bytes, LARGE_HEAD, &all))
+        return NULL;
+    pages = all >= LARGE_MIN ? all : 0;
+    p = pages ? core_alloc_pages(all) : core_alloc_aligned(all);
+    if (!p)
+        return NULL;
+    if (pages)
+        core_pages_large(p, all);
+    memcpy(p, &pages, sizeof(pages));
+    return p + LARGE_HEAD;
+}
+
+void core_free_large(void *p)
+{
+    char *const head = p ? (char *)p - LARGE_HEAD : NULL;
+    size_t pages;
+
+    if (!p)
+        return;
+    memcpy(&pages, head, sizeof(pages));
+    if (pages)
+        core_free_pages(head, pages);
+    else
+        core_free(head);
+}
+
 void core_pages_large(void *p, size_t n_bytes)
 {
     madvise(p, n_bytes, MADV_HUGEPAGE);

@@ -171,5 +171,5 @@ void delta_free(struct delta *d)
         gemm_weight_free(d->merged[i]);
     for (uint32_t i = 0; d && !d->merged && i < d->n_linear; i++)
         gemm_weight_free((struct gemm_weight *)d->linear[i].w);
-    core_free(d); /* one arena, which begins with the struct */
+    core_free_large(d); /* one arena, which begins with the struct */
 }

@@ -367,7 +367,7 @@ int delta__finish(struct delta_builder *b, struct delta **out)
     move_all(b, &a, &d);
     d.n_bytes = a.at;
     if (!a.is_full)
-        a.base = core_alloc_aligned(a.at);
+        a.base = core_alloc_large(a.at);
     if (!a.base)
         return core_err_nomem(b->err, "adapter");
     a.at = 0;

@@ -341,7 +341,7 @@ static struct delta *make_shell(const struct model *m, const struct delta *d, fl
             model_site_dims(m, s, &n_in, &n_out))
             n_floats += n_out;
     }
-    p = core_alloc_aligned(biases + n_floats * sizeof(float));
+    p = core_alloc_large(biases + n_floats * sizeof(float));
     if (!p)
         return NULL;
     new = (struct delta *)p;

@@ -80,6 +80,31 @@ START_TEST(lazy_memory_is_aligned_and_zero_and_costs_what_is_touched)
 }
 END_TEST
 
+START_TEST(large_memory_is_aligned_and_zero_at_every_size)
+{
+    static const size_t size[] = {0, 1, (1 << 20) - 64, (1 << 20) - 63, 5 << 20};
+    const long before = resident_pages();
+
+    for (size_t i = 0; i < sizeof(size) / sizeof(size[0]); i++) {
+        unsigned char *p = core_alloc_large(size[i]);
+
+        ck_assert_ptr_nonnull(p);
+        ck_assert_uint_eq((uintptr_t)p % 64, 0);
+        for (size_t k = 0; k < size[i]; k += 4001)
+            ck_assert_uint_eq(p[k]++, 0);
+        if (size[i])
+            ck_assert_uint_le(p[size[i] - 1]++, 1);
+        core_free_large(p);
+    }
+    ck_assert_int_lt(resident_pages() - before, 1024);
+    core_free_large(NULL);
+    ck_assert_ptr_null(core_alloc_large(SIZE_MAX - 8));
+    core__alloc_fail_at = 0;
+    ck_assert_ptr_null(core_alloc_large(5 << 20));
+    core__alloc_fail_at = -1;
+}
+END_TEST
+
 START_TEST(strings_are_copied_with_their_end)
 {
     char *a = core_strdup("word"), *b = core_strndup("word", 2);
@@ -120,6 +145,7 @@ Suite *alloc_suite(void)
     tcase_add_test(t, size_0_is_a_pointer_that_may_be_freed);
     tcase_add_test(t, aligned_memory_is_aligned_and_zero);
     tcase_add_test(t, lazy_memory_is_aligned_and_zero_and_costs_what_is_touched);
+    tcase_add_test(t, large_memory_is_aligned_and_zero_at_every_size);
     tcase_add_test(t, strings_are_copied_with_their_end);
     tcase_add_test(t, exactly_the_kth_allocation_fails);
     suite_add_tcase(s, t);
