@@ -342,6 +342,40 @@ static void hand_over(struct delta_builder *b, struct delta *d)
     }
 }
 
+static int round_factor(struct delta_builder *b, struct delta_mat *m)
+{
+    uint16_t *to;
+    size_t n;
+
+    if (m->type != TENSOR_F32 || delta__is_shared(b, m))
+        return 0;
+    to = core_mul_size(m->n_rows, m->n_cols, &n) ? delta__scratch(b, n, sizeof(*to)) : NULL;
+    if (!to)
+        return core_err_nomem(b->err, "adapter");
+    model_kern(b->m)->to_bf16(n, m->data, to);
+    m->data = to;
+    m->type = TENSOR_BF16;
+    return 0;
+}
+
+/* Beside a base that is not multiplied exactly, 32 bits of a low-rank product's factors say
+ * nothing, and a step of many tasks would spend its time reading them: they become bf16. */
+static int round_factors(struct delta_builder *b)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < b->n_ops; i++) {
+        struct delta__op *op = &b->op[i];
+
+        if (op->kind != DELTA_LOWRANK)
+            continue;
+        rc = round_factor(b, &op->lowrank.a.down);
+        if (rc == 0)
+            rc = round_factor(b, &op->lowrank.a.up);
+    }
+    return rc;
+}
+
 int delta__finish(struct delta_builder *b, struct delta **out)
 {
     const unsigned n_layers = model_config(b->m)->n_layers;
@@ -356,8 +390,10 @@ int delta__finish(struct delta_builder *b, struct delta **out)
         .task = b->task,
     };
     struct arena a = {.b = b};
-    int rc = delta__settle(b, &d);
+    int rc = model_precision(b->m) == GEMM_EXACT ? 0 : round_factors(b);
 
+    if (rc == 0)
+        rc = delta__settle(b, &d);
     memcpy(d.method, b->method, sizeof(d.method));
     memcpy(d.made_for, b->made_for, sizeof(d.made_for));
     if (rc == 0)

@@ -3,6 +3,7 @@
 #include <jansson.h>
 
 #include "tests/core/delta/delta_fixture.h"
+#include "tests/support/golden.h"
 
 Suite *delta_goldens_suite(void);
 
@@ -241,6 +242,56 @@ START_TEST(an_input_ends_where_the_library_looks_for_its_last_token)
 }
 END_TEST
 
+/* ---- precision ---------------------------------------------------------------------- */
+
+static struct delta *compile_for(struct golden_base *g, const char *cell)
+{
+    struct core_err err = {0};
+    struct delta *d = NULL;
+
+    ck_assert_msg(golden_compile(g->model, cell, &d, &err) == 0, "%s: %s", cell, err.msg);
+    return d;
+}
+
+static void check_rounded(const struct delta_mat *exact, const struct delta_mat *m)
+{
+    const size_t n = (size_t)exact->n_rows * exact->n_cols;
+    uint16_t *want = malloc(n * sizeof(*want));
+    struct kern_table k;
+
+    kern_table_init(&k, 0);
+    k.to_bf16(n, exact->data, want);
+    ck_assert_int_eq(exact->type, TENSOR_F32);
+    ck_assert_int_eq(m->type, TENSOR_BF16);
+    ck_assert_mem_eq(m->data, want, n * sizeof(*want));
+    free(want);
+}
+
+/* Linears and bottlenecks alike, at every site that has one. */
+START_TEST(beside_a_rounded_base_factors_are_kept_as_bf16)
+{
+    struct golden_base *ge = golden_open("bert", kern_cpu_levels());
+    struct golden_base *g = golden_open_typed("bert", _i % 2 ? GEMM_INT8 : GEMM_BF16);
+    const char *cell = _i / 2 ? "bert-ah-houlsby" : "bert-peft-lora";
+    struct delta *exact = compile_for(ge, cell), *d = compile_for(g, cell);
+
+    for (uint32_t i = 0; i < exact->n_linear; i++)
+        for (uint32_t k = 0; k < exact->linear[i].n_lowrank; k++) {
+            check_rounded(&exact->linear[i].lowrank[k].down, &d->linear[i].lowrank[k].down);
+            check_rounded(&exact->linear[i].lowrank[k].up, &d->linear[i].lowrank[k].up);
+        }
+    for (uint32_t i = 0; i < exact->n_join; i++)
+        for (uint32_t k = 0; k < exact->join[i].n_adapters; k++)
+            check_rounded(&exact->join[i].adapter[k].a.up, &d->join[i].adapter[k].a.up);
+    ck_assert_uint_gt(exact->n_linear + exact->n_join, 0);
+    ck_assert_uint_lt(d->n_bytes, exact->n_bytes);
+    delta_free(exact);
+    delta_free(d);
+    golden_close(ge);
+    golden_close(g);
+}
+END_TEST
+
 /* ---- damage ------------------------------------------------------------------------- */
 
 static const char *const damaged[] = {"bert-peft-lora", "bert-peft-lora-bin", "bert-ah-ln-before",
@@ -319,6 +370,7 @@ Suite *delta_goldens_suite(void)
                         sizeof(ends) / sizeof(ends[0]));
     tcase_add_loop_test(t, the_base_task_answers_as_its_kind_of_model, 0, N_BASES);
     tcase_add_test(t, resident_bytes_are_about_those_of_the_file);
+    tcase_add_loop_test(t, beside_a_rounded_base_factors_are_kept_as_bf16, 0, 4);
     suite_add_tcase(s, t);
     tcase_add_loop_test(damage, a_file_cut_anywhere_is_refused, 0, N_DAMAGED);
     tcase_add_loop_test(damage, every_allocation_failure_is_reported_and_leaks_nothing, 0,
