@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/base/err.h"
+#include "core/base/sum.h"
 
 const struct core_file *core_file_find(const struct core_file *f, size_t n, const char *name)
 {
@@ -26,31 +27,42 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-int core_map_open(struct core_map *m, const char *path, struct core_err *err)
+static uint64_t stamp_of(const struct stat *st)
+{
+    const uint64_t fact[] = {
+        (uint64_t)st->st_ino,          (uint64_t)st->st_size,        (uint64_t)st->st_mtim.tv_sec,
+        (uint64_t)st->st_mtim.tv_nsec, (uint64_t)st->st_ctim.tv_sec, (uint64_t)st->st_ctim.tv_nsec,
+    };
+
+    return core_sum(fact, sizeof(fact));
+}
+
+int core_map_fd(struct core_map *m, int fd, const char *name, struct core_err *err)
 {
     struct stat st;
     void *p = NULL;
-    int rc = 0;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
 
-    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
-        rc = core_err_set(err, CORE_E_STORE_UNAVAILABLE, "%s: %s", base_name(path),
-                          fd < 0 ? strerror(errno) : "not a regular file");
-        goto out;
-    }
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+        return core_err_set(err, CORE_E_STORE_UNAVAILABLE, "%s: not a regular file", name);
     if (st.st_size > 0) {
         p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED) {
-            rc = core_err_set(err, CORE_E_STORE_UNAVAILABLE, "%s: %s", base_name(path),
-                              strerror(errno));
-            goto out;
-        }
+        if (p == MAP_FAILED)
+            return core_err_set(err, CORE_E_STORE_UNAVAILABLE, "%s: %s", name, strerror(errno));
     }
-    m->bytes = p;
-    m->n_bytes = (size_t)st.st_size;
-out:
-    if (fd >= 0)
-        close(fd);
+    *m = (struct core_map){p, (size_t)st.st_size, stamp_of(&st)};
+    return 0;
+}
+
+int core_map_open(struct core_map *m, const char *path, struct core_err *err)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int rc;
+
+    if (fd < 0)
+        return core_err_set(err, CORE_E_STORE_UNAVAILABLE, "%s: %s", base_name(path),
+                            strerror(errno));
+    rc = core_map_fd(m, fd, base_name(path), err);
+    close(fd);
     return rc;
 }
 

@@ -4,6 +4,7 @@
 #define CORE_BASE_FILE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct core_err;
 
@@ -23,11 +24,15 @@ const struct core_file *core_file_find(const struct core_file *f, size_t n, cons
 struct core_map {
     const void *bytes;
     size_t n_bytes;
+    uint64_t stamp; /* a sum of the file's inode, size, and times of change when it was mapped:
+                     * another one once the file was written to or replaced */
 };
 
 /* CORE_E_STORE_UNAVAILABLE if the file cannot be
  * opened or mapped; the message names the base name only. */
 int core_map_open(struct core_map *m, const char *path, struct core_err *err);
+/* The same of an open file, which stays the caller's; `name` is for messages. */
+int core_map_fd(struct core_map *m, int fd, const char *name, struct core_err *err);
 void core_map_release(struct core_map *m);
 /* Of bytes inside a mapping (others are left alone): they will be read soon, so reading
  * them from disk may begin; or they will not, so their pages leave this process's memory, to

@@ -11,6 +11,7 @@
 #include "core/base/buf.h"
 #include "core/base/err.h"
 #include "core/base/pyjson.h"
+#include "core/base/sum.h"
 #include "core/weights/weights_internal.h"
 
 enum {
@@ -283,6 +284,17 @@ void weights_forget(const struct weights *w, const struct tensor *t)
 {
     for (size_t i = 0; i < w->files.n; i++)
         core_map_forget(&((struct weights_file *)w->files.p)[i].map, t->data, t->n_bytes);
+}
+
+uint64_t weights_stamp(const struct weights *w)
+{
+    uint64_t stamp[2] = {w->files.n, 0};
+
+    for (size_t i = 0; i < w->files.n; i++) {
+        stamp[1] = ((const struct weights_file *)w->files.p)[i].map.stamp;
+        stamp[0] = core_sum(stamp, sizeof(stamp));
+    }
+    return stamp[0];
 }
 
 size_t weights_bytes(const struct weights *w)

@@ -115,6 +115,9 @@ const struct gguf *weights_gguf(const struct weights *w);
  * unpacked stays. */
 void weights_expect(const struct weights *w, const struct tensor *t);
 void weights_forget(const struct weights *w, const struct tensor *t);
+/* Changes when one of the files is written to or replaced (struct core_map); as it was when they
+ * were opened. */
+uint64_t weights_stamp(const struct weights *w);
 /* Total bytes of tensor data. */
 size_t weights_bytes(const struct weights *w);
 
