@@ -39,21 +39,23 @@ static size_t whole_blocks(size_t n_in)
  * ones where the system has them; small ones would waste the rest of a page. */
 static int alloc_bytes(struct gemm_weight *w, const char *name, struct core_err *err)
 {
-    w->is_pages = w->n_bytes >= PAGES_MIN_BYTES;
-    w->bytes = w->is_pages ? core_alloc_pages(w->n_bytes) : core_alloc_aligned(w->n_bytes);
+    const bool is_large = w->n_bytes >= PAGES_MIN_BYTES;
+
+    w->memory = is_large ? GEMM__PAGES : GEMM__ALIGNED;
+    w->bytes = is_large ? core_alloc_pages(w->n_bytes) : core_alloc_aligned(w->n_bytes);
     if (!w->bytes)
         return core_err_nomem(err, name);
-    if (w->is_pages)
+    if (is_large)
         core_pages_large(w->bytes, w->n_bytes);
     return 0;
 }
 
-int gemm_new(struct gemm_weight **out, const struct kern_table *k, enum gemm_precision precision,
-             const struct tensor *t, struct core_err *err)
+/* All but its bytes. */
+static int new_weight(struct gemm_weight **out, const struct kern_table *k,
+                      enum gemm_precision precision, const struct tensor *t, struct core_err *err)
 {
-    struct gemm_weight *w = NULL;
+    struct gemm_weight *w;
     bool fits;
-    int rc;
 
     if (t->n_dims != 2 || t->dim[0] > INT_MAX || t->dim[1] > INT_MAX ||
         (!tensor_type_is_float(t->type) && !tensor_type_is_quantised(t->type))) {
@@ -64,10 +66,8 @@ int gemm_new(struct gemm_weight **out, const struct kern_table *k, enum gemm_pre
             tensor_type_text(t->type), tensor_shape_text(t, shape, sizeof(shape)));
     }
     w = core_calloc(1, sizeof(*w));
-    if (!w) {
-        rc = core_err_nomem(err, t->name);
-        goto out;
-    }
+    if (!w)
+        return core_err_nomem(err, t->name);
     w->n_out = t->dim[0];
     w->n_in = t->dim[1];
     w->narrow_max = k->narrow_max;
@@ -79,15 +79,47 @@ int gemm_new(struct gemm_weight **out, const struct kern_table *k, enum gemm_pre
     w->widen = k->widen;
     fits =
         k->level || w->precision != GEMM_EXACT ? gemm__panel_sizes(w, t) : gemm__blas_sizes(w, t);
-    rc = fits ? alloc_bytes(w, t->name, err) : core_err_nomem(err, t->name);
-    if (rc < 0)
-        goto out;
+    if (!fits) {
+        core_free(w);
+        return core_err_nomem(err, t->name);
+    }
     *out = w;
-    w = NULL;
+    return 0;
+}
 
-out:
+int gemm_new(struct gemm_weight **out, const struct kern_table *k, enum gemm_precision precision,
+             const struct tensor *t, struct core_err *err)
+{
+    struct gemm_weight *w = NULL;
+    int rc = new_weight(&w, k, precision, t, err);
+
+    if (rc == 0)
+        rc = alloc_bytes(w, t->name, err);
+    if (rc == 0) {
+        *out = w;
+        w = NULL;
+    }
     gemm_weight_free(w);
     return rc;
+}
+
+int gemm_new_over(struct gemm_weight **out, const struct kern_table *k,
+                  enum gemm_precision precision, const struct tensor *t, const void *bytes,
+                  size_t n_bytes, struct core_err *err)
+{
+    struct gemm_weight *w = NULL;
+    const int rc = new_weight(&w, k, precision, t, err);
+
+    if (rc < 0)
+        return rc;
+    if (w->n_bytes != n_bytes) {
+        core_free(w);
+        return core_err_set(err, CORE_E_INTERNAL, "%s: packed it has another size", t->name);
+    }
+    w->memory = GEMM__BORROWED;
+    w->bytes = (void *)(uintptr_t)bytes; /* gemm_fill() alone writes there, and not to these */
+    *out = w;
+    return 0;
 }
 
 size_t gemm_n_panels(const struct gemm_weight *w)
@@ -99,6 +131,7 @@ void gemm_fill(struct gemm_weight *w, const struct kern_table *k, const struct t
                size_t panel)
 {
     assert(panel < gemm_n_panels(w) && tensor_is(t, 2, w->n_out, w->n_in));
+    assert(w->memory != GEMM__BORROWED);
     if (w->is_blas)
         gemm__blas_pack(w, t, panel);
     else
@@ -117,11 +150,30 @@ int gemm_pack(struct gemm_weight **out, const struct kern_table *k, enum gemm_pr
 
 void gemm_weight_free(struct gemm_weight *w)
 {
-    if (w && w->is_pages)
-        core_free_pages(w->bytes, w->n_bytes);
-    else if (w)
+    if (!w)
+        return;
+    switch (w->memory) {
+    case GEMM__ALIGNED:
         core_free(w->bytes);
+        break;
+    case GEMM__PAGES:
+        core_free_pages(w->bytes, w->n_bytes);
+        break;
+    case GEMM__BORROWED:
+        break;
+    }
     core_free(w);
+}
+
+const void *gemm_data(const struct gemm_weight *w, size_t *n_bytes)
+{
+    *n_bytes = w->n_bytes;
+    return w->bytes;
+}
+
+const char *gemm_form(const struct kern_table *k)
+{
+    return k->level ? "panels" : "rows";
 }
 
 size_t gemm_n_out(const struct gemm_weight *w)

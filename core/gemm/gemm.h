@@ -54,7 +54,22 @@ int gemm_new(struct gemm_weight **out, const struct kern_table *k, enum gemm_pre
 size_t gemm_n_panels(const struct gemm_weight *w);
 void gemm_fill(struct gemm_weight *w, const struct kern_table *k, const struct tensor *t,
                size_t panel);
-void gemm_weight_free(struct gemm_weight *w);
+/* What gemm_new() and gemm_fill() would make, over bytes that another weight of an equal tensor,
+ * form, layout and precision had (gemm_data()): borrowed, 64-byte aligned, never written to, and
+ * alive as long as the weight is. Only type and shape of `t` are read. Also CORE_E_INTERNAL: such
+ * a weight does not have n_bytes. */
+int gemm_new_over(struct gemm_weight **out, const struct kern_table *k,
+                  enum gemm_precision precision, const struct tensor *t, const void *bytes,
+                  size_t n_bytes, struct core_err *err);
+void gemm_weight_free(struct gemm_weight *w); /* NULL is fine */
+
+/* The bytes of a weight that is filled, borrowed. */
+const void *gemm_data(const struct gemm_weight *w, size_t *n_bytes);
+/* Their form at the levels of `k`: "panels", or "rows" as stored. */
+const char *gemm_form(const struct kern_table *k);
+/* The version of these bytes: whoever keeps them keeps it too, and packs again where it is
+ * another. */
+unsigned gemm_layout(void);
 
 size_t gemm_n_out(const struct gemm_weight *w);
 size_t gemm_n_in(const struct gemm_weight *w);

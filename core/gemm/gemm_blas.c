@@ -26,8 +26,7 @@ bool gemm__blas_sizes(struct gemm_weight *w, const struct tensor *t)
     gemm__blas_start();
     w->is_blas = true;
     w->type = t->type;
-    w->n_bytes = t->n_bytes;
-    return true;
+    return tensor_row_bytes(t->type, w->n_out * w->n_in, &w->n_bytes); /* each fits an int */
 }
 
 void gemm__blas_pack(struct gemm_weight *w, const struct tensor *t, size_t panel)

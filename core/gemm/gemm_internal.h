@@ -20,8 +20,8 @@ struct gemm_weight {
     size_t n_out, n_in;
     size_t n_k; /* n_in, with typed x rounded up to whole blocks by zeros */
     size_t n_bytes;
-    void *bytes;   /* owned, 64-byte aligned */
-    bool is_pages; /* core_free_pages() */
+    void *bytes;                                                /* 64-byte aligned */
+    enum { GEMM__ALIGNED, GEMM__PAGES, GEMM__BORROWED } memory; /* who frees `bytes`, and how */
 
     enum tensor_type type; /* of `bytes` if is_blas, else of the tensor packed */
     bool is_blas;          /* bytes = the tensor's rows; else n_panels panels */

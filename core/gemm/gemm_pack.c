@@ -7,6 +7,16 @@
 #include "core/base/alloc.h"
 #include "core/gemm/gemm_internal.h"
 
+/* Packed weights are kept in files (core/model/packed.h). Raise it whenever the bytes of any packed
+ * weight change: panels here, or the order of rows and values before them (core/model/load.c). A
+ * test holds the bytes of each type (tests/core/gemm/test_layout.c). */
+enum { LAYOUT = 1 };
+
+unsigned gemm_layout(void)
+{
+    return LAYOUT;
+}
+
 static struct kern_panel panel_of(enum tensor_type type, enum gemm_precision precision)
 {
     struct kern_panel p;
