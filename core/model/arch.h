@@ -128,13 +128,14 @@ struct model_table {
 /* One site of a loaded model. */
 struct model_site {
     const struct arch_site *row;
-    struct gemm_weight *w;       /* linear */
-    struct model_table table;    /* embedding */
-    const struct tensor *stored; /* linear, embedding: in the checkpoint */
-    size_t row0;                 /* linear: its outputs among the stored module's */
-    float *bias;                 /* linear: [n_out] or NULL */
-    float *gamma, *beta;         /* norm: [d]; beta may be NULL */
-    size_t n_in, n_out;          /* 0, 0: the model has no such site */
+    struct gemm_weight *w;               /* linear */
+    struct model_table table;            /* embedding */
+    const struct tensor *stored;         /* linear, embedding: in the checkpoint */
+    size_t row0;                         /* linear: its outputs among the stored module's */
+    uint64_t packed_what, packed_source; /* linear: of its weight's item (packed.h), with a cache */
+    float *bias;                         /* linear: [n_out] or NULL */
+    float *gamma, *beta;                 /* norm: [d]; beta may be NULL */
+    size_t n_in, n_out;                  /* 0, 0: the model has no such site */
 };
 
 struct model {
@@ -142,8 +143,12 @@ struct model {
     struct model_config config;
     struct kern_table kern;
     enum gemm_precision precision;
-    struct weights *weights; /* stays mapped: tables are read from it */
-    struct pool *pool;       /* packs; NULL after loading */
+    struct weights *weights;  /* stays mapped: tables are read from it */
+    struct pool *pool;        /* packs; NULL after loading */
+    struct packed *packed[2]; /* mapped files that linears read: one that was there, one that was
+                               * made; NULL: none */
+    struct model_loading *loading; /* cache.c; NULL after loading */
+    struct model_cache cache;
     struct tok *tok;
     char *chat_template;
     struct model_site *site; /* [n_layers * SITE_N_KINDS] */
@@ -220,8 +225,19 @@ int model__config_folder(struct model_config *c, const struct model_arch **arch,
 int model__config_gguf(struct model_config *c, const struct model_arch **arch, const struct gguf *g,
                        char **chat_template, struct core_err *err);
 
-/* load.c: m->config, m->weights, m->kern are set; fills sites, tables, inv_freq, hash. */
-int model__load(struct model *m, unsigned n_threads, struct core_err *err);
+/* load.c: m->config, m->weights, m->kern are set; fills sites, tables, inv_freq, hash. opt may be
+ * NULL. */
+int model__load(struct model *m, const struct model_options *opt, struct core_err *err);
+/* cache.c, while sites are bound; m->cache says what became of it, nothing fails. Opens the file,
+ * if there is a folder for it. */
+void model__cache_open(struct model *m, const char *dir);
+/* The next linear, complete but for its weight and bias. True: site->w is there. */
+bool model__cache_take(struct model *m, struct model_site *site);
+/* If it was not: it has been packed, and site->stored not been let go yet. */
+void model__cache_packed(struct model *m, struct model_site *site);
+/* All linears have weights: makes the file if not all came from it. */
+void model__cache_settle(struct model *m);
+void model__cache_close(struct model *m); /* what loading held; may be called at any time */
 /* rope.c: m->inv_freq. */
 int model__load_rope(struct model *m, struct core_err *err);
 /* dense.c: m->dense, from the model's folder. */

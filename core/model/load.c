@@ -134,30 +134,41 @@ static void transpose(const struct tensor *t, size_t row0, size_t n_rows, unsign
             memcpy(to + (r * n_in + k) * size, from + (k * n_all + row0 + r) * size, size);
 }
 
+static bool is_transposed(const struct model *m, const struct model_site *site)
+{
+    return site->row->flags & ARCH_TRANSPOSED && weights_gguf(m->weights) == NULL;
+}
+
+/* Can the site's rows be moved to where they belong? */
+static int check_rows(const struct model *m, const struct model_site *site, const struct tensor *t,
+                      struct core_err *err)
+{
+    if (model__is_permuted(m, site->row->kind) &&
+        (site->n_out % m->config.d_head || m->config.d_head % 2))
+        return core_err_set_param(err, CORE_E_ADAPTER_MISMATCH, t->name,
+                                  "tensor %s: %zu rows are not whole heads of %u", t->name,
+                                  site->n_out, m->config.d_head);
+    if (is_transposed(m, site) && !tensor_type_is_float(t->type))
+        return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, t->name,
+                                  "tensor %s: type %s is not computed here", t->name,
+                                  tensor_type_text(t->type));
+    return 0;
+}
+
 /* *t becomes the site's own rows [n_out, n_in] of a stored module of n_all rows. *copy is
  * the memory of what had to be moved, the caller's. */
 static int own_rows(const struct model *m, const struct model_site *site, size_t n_all,
                     struct tensor *t, void **copy, struct core_err *err)
 {
-    const bool is_gguf = weights_gguf(m->weights) != NULL;
-    const bool is_transposed = site->row->flags & ARCH_TRANSPOSED && !is_gguf;
     const bool is_permuted = model__is_permuted(m, site->row->kind);
     const size_t n_bytes = t->n_bytes / n_all * site->n_out;
 
-    if (is_permuted && (site->n_out % m->config.d_head || m->config.d_head % 2))
-        return core_err_set_param(err, CORE_E_ADAPTER_MISMATCH, t->name,
-                                  "tensor %s: %zu rows are not whole heads of %u", t->name,
-                                  site->n_out, m->config.d_head);
-    if (is_transposed && !tensor_type_is_float(t->type))
-        return core_err_set_param(err, CORE_E_ADAPTER_UNSUPPORTED, t->name,
-                                  "tensor %s: type %s is not computed here", t->name,
-                                  tensor_type_text(t->type));
-    if (is_transposed || is_permuted) {
+    if (is_transposed(m, site) || is_permuted) {
         *copy = core_malloc(n_bytes);
         if (!*copy)
             return core_err_nomem(err, t->name);
     }
-    if (is_transposed)
+    if (is_transposed(m, site))
         transpose(t, site->row0, site->n_out, *copy);
     else
         t->data = (const unsigned char *)t->data + t->n_bytes / n_all * site->row0;
@@ -200,17 +211,32 @@ static int pack(const struct model *m, const struct tensor *t, struct gemm_weigh
     return 0;
 }
 
+/* The tensor t, of n_all rows or columns, as the site's weight. */
+static int pack_rows(struct model *m, struct model_site *site, struct tensor t, size_t n_all,
+                     struct core_err *err)
+{
+    void *copy = NULL;
+    int rc;
+
+    weights_expect(m->weights, site->stored);
+    rc = own_rows(m, site, n_all, &t, &copy, err);
+    if (rc == 0)
+        rc = pack(m, &t, &site->w, err);
+    if (rc == 0)
+        model__cache_packed(m, site);
+    core_free(copy);
+    return rc;
+}
+
 static int load_linear(struct model *m, struct model_site *site, const struct tensor *weight,
                        struct core_err *err)
 {
-    const bool is_transposed =
-        site->row->flags & ARCH_TRANSPOSED && weights_gguf(m->weights) == NULL;
     const size_t n_all = model__module_rows(m, site->row);
-    const size_t n0 = is_transposed ? site->n_in : n_all, n1 = is_transposed ? n_all : site->n_in;
+    const size_t n0 = is_transposed(m, site) ? site->n_in : n_all;
+    const size_t n1 = is_transposed(m, site) ? n_all : site->n_in;
     struct tensor t = *weight;
     const bool is_kernel = site->row->flags & ARCH_KERNEL && t.n_dims == 3 &&
                            t.dim[2] == m->config.n_conv_kernel && t.dim[2] * t.dim[1] == n1;
-    void *copy = NULL;
     char expected[48];
     int rc;
 
@@ -222,13 +248,11 @@ static int load_linear(struct model *m, struct model_site *site, const struct te
     if (!tensor_is(&t, 2, n0, n1) || (site->row->flags & ARCH_KERNEL && !is_kernel))
         return shape_error(&t, expected, err);
     site->row0 = model__row0(m, site->row);
-    weights_expect(m->weights, weight);
-    rc = own_rows(m, site, n_all, &t, &copy, err);
-    if (rc == 0)
-        rc = pack(m, &t, &site->w, err);
+    rc = check_rows(m, site, &t, err);
+    if (rc == 0 && !model__cache_take(m, site))
+        rc = pack_rows(m, site, t, n_all, err);
     if (rc == 0)
         m->n_bytes += gemm_weight_bytes(site->w);
-    core_free(copy);
     weights_forget(m->weights, weight);
     return rc;
 }
@@ -469,7 +493,7 @@ static void round_embed_scale(struct model *m)
 
 /* All of them: their weights are packed by as many threads, one weight after the other, and
  * the file's pages let go as it goes, so that memory never holds both forms of the model. */
-static int load_sites(struct model *m, unsigned n_threads, struct core_err *err)
+static int load_sites(struct model *m, const struct model_options *opt, struct core_err *err)
 {
     const struct model_config *c = &m->config;
     int rc;
@@ -478,9 +502,10 @@ static int load_sites(struct model *m, unsigned n_threads, struct core_err *err)
     m->site = core_calloc(m->n_sites, sizeof(*m->site));
     if (!m->site)
         return core_err_nomem(err, "sites");
-    rc = pool_new(&m->pool, n_threads, err);
+    rc = pool_new(&m->pool, opt ? opt->n_threads : 0, err);
     if (rc < 0)
         return rc;
+    model__cache_open(m, opt ? opt->cache_dir : NULL);
     settle_tie(m);
     for (size_t i = 0; rc == 0 && i < m->arch->n_sites; i++) {
         const struct arch_site *s = &m->arch->site[i];
@@ -489,23 +514,25 @@ static int load_sites(struct model *m, unsigned n_threads, struct core_err *err)
         for (unsigned layer = 0; rc == 0 && layer < n; layer++)
             rc = load_site(m, s, layer, err);
     }
+    if (rc == 0)
+        model__cache_settle(m);
     pool_free(&m->pool);
     return rc;
 }
 
-int model__load(struct model *m, unsigned n_threads, struct core_err *err)
+int model__load(struct model *m, const struct model_options *opt, struct core_err *err)
 {
     struct model_config *c = &m->config;
-    int rc = load_sites(m, n_threads, err);
+    int rc = hash_weights(m, err);
 
+    if (rc == 0)
+        rc = load_sites(m, opt, err);
     if (rc < 0)
         return rc;
     round_embed_scale(m);
     rc = model__load_rope(m, err);
     if (rc == 0)
         rc = model__load_distances(m, err);
-    if (rc == 0)
-        rc = hash_weights(m, err);
     c->has_lm_head = m->site[site_make(model_last_stack(c)->first_layer, SITE_LM_HEAD)].w != NULL;
     c->has_pooler = has_pooler(m);
     return rc;

@@ -7,6 +7,7 @@
 #include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/model/arch.h"
+#include "core/model/packed.h"
 #include "core/tok/tok.h"
 
 static void set_file(struct model_config *c, const char *path)
@@ -56,7 +57,7 @@ int model_open(struct model **out, const char *path, const struct model_options 
     if (rc == 0)
         rc = open_config(m, path, err);
     if (rc == 0)
-        rc = model__load(m, opt ? opt->n_threads : 0, err);
+        rc = model__load(m, opt, err);
     if (rc == 0)
         rc = model__load_dense(m, path, err);
     if (rc == 0)
@@ -82,6 +83,9 @@ void model_close(struct model **mp)
         core_free(m->site[i].beta);
     }
     core_free(m->site);
+    model__cache_close(m);
+    for (unsigned i = 0; i < 2; i++)
+        packed_close(&m->packed[i]);
     for (unsigned i = 0; i < MODEL_ROPES_MAX; i++)
         for (unsigned k = 0; k < 2; k++)
             core_free(m->inv_freq[i][k]);
@@ -124,6 +128,11 @@ const char *model_chat_template(const struct model *m)
 const char *model_hash(const struct model *m)
 {
     return m->hash;
+}
+
+const struct model_cache *model_cache(const struct model *m)
+{
+    return &m->cache;
 }
 
 size_t model_bytes(const struct model *m)

@@ -20,11 +20,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/base/err.h"
 #include "core/gemm/gemm.h"
 #include "core/kern/kern.h"
 #include "core/weights/tensor.h"
 
-struct core_err;
 struct tok;
 struct model;
 
@@ -277,6 +277,7 @@ struct model_options {
     unsigned levels;               /* kernel levels to use, 0 = portable; see kern_cpu_levels() */
     enum gemm_precision precision; /* of the products with the base's weights */
     unsigned n_threads;            /* that pack them; 0 = one per core */
+    const char *cache_dir;         /* of files of packed weights (packed.h); NULL or "": none */
 };
 
 /* Opens a Hugging Face folder or a .gguf file: maps, checks every shape, packs.
@@ -293,9 +294,22 @@ enum gemm_precision model_precision(const struct model *m);
 const struct tok *model_tok(const struct model *m); /* NULL: served for `tokens` only */
 /* The chat template's text as the files hold it, or NULL. */
 const char *model_chat_template(const struct model *m);
-/* SHA-256 (64 hex digits) of the weights' header and size: the base's identity. */
+/* SHA-256 (64 hex digits) of names, types, shapes and both ends of each tensor: the base's
+ * identity. */
 const char *model_hash(const struct model *m);
+/* Of all weights that a step reads, those in a mapped file too, whose memory other processes may
+ * share. */
 size_t model_bytes(const struct model *m);
+
+/* What became of model_options.cache_dir. Weights that are mapped or not give the same bits. */
+struct model_cache {
+    bool is_mapped;                  /* all linears are read from the file, */
+    bool is_made;                    /* which was written by this start */
+    size_t n_bytes;                  /* of the file, if is_mapped */
+    char file[96];                   /* its name in the folder; "": no folder was given */
+    struct core_err refused, failed; /* why one that was there was not used, why none was made */
+};
+const struct model_cache *model_cache(const struct model *m);
 
 /* ---- the name table ------------------------------------------------------ */
 
