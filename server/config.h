@@ -27,6 +27,7 @@ struct core_err;
 #define SRV_CONFIG_MAP(X)                                                                          \
     X(TEXT, model, "", 0, 0, "PATH", "Hugging Face folder or .gguf file of the base model")        \
     X(TEXT, store, "./peftd-store", 0, 0, "DIR", "directory of the adapters, created if absent")   \
+    X(TEXT, weights_cache, "", 0, 0, "DIR", "packed weights: made once, mapped by later starts")   \
     X(TEXT, import_root, "", 0, 0, "DIR", "folder below which adapters may be imported by path")   \
     X(CHOICE, resolve, "off", 0, 0, "off|on", "look for an unknown task below --import-root")      \
     X(TEXT, listen, "127.0.0.1:8080", 0, 0, "ADDR:PORT", "where to listen; port 0 picks one")      \

@@ -61,13 +61,27 @@ int srv_check_model(const struct srv_config *cfg, struct core_err *err)
     return 0;
 }
 
+static void log_cache(const struct model_cache *c)
+{
+    if (c->refused.code)
+        core_log(CORE_LOG_WARN, "event=weights_cache_refused file=%s reason=\"%s\"", c->file,
+                 c->refused.msg);
+    if (c->failed.code)
+        core_log(CORE_LOG_WARN, "event=weights_cache_failed file=%s reason=\"%s\"", c->file,
+                 c->failed.msg);
+    if (c->is_mapped)
+        core_log(CORE_LOG_INFO, "event=weights_cache state=%s file=%s bytes=%zu",
+                 c->is_made ? "made" : "found", c->file, c->n_bytes);
+}
+
 int srv_open_model(const struct srv_config *cfg, struct model **model, struct core_err *err)
 {
     char level[16];
     struct model_options opt = {.levels = kern_cpu_levels(),
                                 .precision = (enum gemm_precision)cfg->precision,
-                                .n_threads = cfg->threads};
-    const int rc = srv_check_model(cfg, err);
+                                .n_threads = cfg->threads,
+                                .cache_dir = cfg->weights_cache};
+    int rc = srv_check_model(cfg, err);
 
     if (rc < 0)
         return rc;
@@ -75,7 +89,10 @@ int srv_open_model(const struct srv_config *cfg, struct model **model, struct co
         srv_config_cpu_level(cfg, level);
         opt.levels &= (unsigned)kern_level_parse(level);
     }
-    return model_open(model, cfg->model, &opt, err);
+    rc = model_open(model, cfg->model, &opt, err);
+    if (rc == 0)
+        log_cache(model_cache(*model));
+    return rc;
 }
 
 /* What 0 and `auto` have become. */
