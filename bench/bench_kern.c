@@ -3,8 +3,8 @@
  *   bench_kern [-l level] [-p precision] [-t type] [-s shape] [what ...]
  *
  * level and precision as --cpu-level and --precision, type and shape as printed ("Q4_1",
- * "1536x576"); what is any of limits, gemm, small, rows; "hot" leaves the weights in the
- * caches.
+ * "1536x576"), any type that is a weight's; what is any of limits, gemm, small, rows; "hot"
+ * leaves the weights in the caches.
  *
  * Prints the two limits first, multiply-adds per second and bytes read per second of
  * one thread, measured here and now; every later line is a share of them. Weights
@@ -223,20 +223,21 @@ static void bench_gemm(const struct kern_table *k, int only_type, const char *on
                                        {192, 576}, {1536, 576}, {576, 1536}, {49152, 576}};
     static const enum tensor_type types[] = {TENSOR_F32, TENSOR_F16, TENSOR_Q8_0, TENSOR_Q4_1,
                                              TENSOR_Q4_0};
-    const size_t n_types = k->level ? sizeof(types) / sizeof(types[0]) : 1;
+    const size_t n_types = only_type >= 0 || !k->level ? 1 : sizeof(types) / sizeof(types[0]);
 
     for (size_t i = 0; i < n_types; i++) {
+        const enum tensor_type type = only_type < 0 ? types[i] : (enum tensor_type)only_type;
+
         for (size_t j = 0; j < sizeof(shapes) / sizeof(shapes[0]); j++) {
             char text[32];
 
             snprintf(text, sizeof(text), "%zux%zu", shapes[j][0], shapes[j][1]);
-            if ((only_type < 0 || only_type == (int)types[i]) &&
+            if (shapes[j][1] % tensor_type_block(type) == 0 &&
                 (!only_shape || strcmp(only_shape, text) == 0))
                 for (int p = 0; p < 3; p++)
                     if ((only_precision < 0 || p == only_precision) &&
-                        (p != GEMM_BF16 || !tensor_type_is_quantised(types[i])))
-                        bench_linear(k, (enum gemm_precision)p, types[i], shapes[j][0],
-                                     shapes[j][1]);
+                        (p != GEMM_BF16 || !tensor_type_is_quantised(type)))
+                        bench_linear(k, (enum gemm_precision)p, type, shapes[j][0], shapes[j][1]);
         }
     }
 }

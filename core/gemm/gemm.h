@@ -1,8 +1,8 @@
 /* core/gemm/gemm.h - the base model's linears: y = x W^T over packed weights.
  *
  * A weight is packed once at start into panels of `gemm_panel()` outputs, in its
- * stored precision: f32 stays 32-bit, f16 and bf16 stay 16-bit, Q8_0 (and 5-bit
- * types) 8-bit, Q6_K 6-bit, 4-bit types 4-bit, with their scales as stored. 16-bit and quantised
+ * stored precision: f32 stays 32-bit, f16 and bf16 stay 16-bit, and quantised types have as many
+ * bits as their file has (4, 5, 6 or 8), with their scales as stored. 16-bit and quantised
  * panels are widened to f32 in registers for a few rows; for more, a block of k at a
  * time into the caller's scratch, reused for every row of the call. Either way the
  * values are exactly those of tensor_to_f32(), and arithmetic is f32 throughout.
@@ -11,8 +11,8 @@
  * once for all linears that read it, and multiplied with what the panel holds:
  *
  *   GEMM_BF16   float weights, rounded to bf16; quantised ones as in GEMM_EXACT
- *   GEMM_INT8   quantised weights as stored (5 bits as 8); float weights rounded to
- *               8 bits, 32 values with one scale as in Q8_0
+ *   GEMM_INT8   quantised weights as stored; float weights rounded to 8 bits, 32 values
+ *               with one scale as in Q8_0
  *
  * Their bits are the same at every level, portable included.
  *

@@ -43,8 +43,8 @@ void gemm__pack_panel(struct gemm_weight *w, const struct kern_table *k, const s
 
 /* One block of a quantised type as integers: value i is q[i] * scale[g] + min[g]
  * with g = i / group, exact in f32 but for the last rounding. Minima are 0 for types
- * without. The 4-bit types' q are 0 .. 15, Q4_0's standing for q - 8; Q6_K's are 0 .. 63 and
- * stand for q - 32. */
+ * without. Q8_0's q are signed; those of fewer bits are not, and of the types without minima
+ * they stand for q - 8 (Q4_0), q - 16 (Q5_0) and q - 32 (Q6_K). */
 struct gemm__quant {
     int8_t q[GEMM__QUANT_MAX];
     float scale[GEMM__QUANT_MAX / 16], min[GEMM__QUANT_MAX / 16];

@@ -10,7 +10,7 @@
 /* Packed weights are kept in files (core/model/packed.h). Raise it whenever the bytes of any packed
  * weight change: panels here, or the order of rows and values before them (core/model/load.c). A
  * test holds the bytes of each type (tests/core/gemm/test_layout.c). */
-enum { LAYOUT = 1 };
+enum { LAYOUT = 2 };
 
 unsigned gemm_layout(void)
 {
@@ -155,19 +155,22 @@ static uint32_t nibbles(const int8_t *q)
     return join_bytes(v | v >> 4);
 }
 
-/* The upper two bits of sixteen values, where kern.h has them. */
-static uint32_t upper_bits(const int8_t *q)
+/* The upper n bits of a group's 32 / n values, where kern.h has them. */
+static uint32_t upper_bits(unsigned n, const int8_t *q)
 {
-    const uint64_t two = 0x0303030303030303u;
-    const uint64_t v = (load_u64(q) >> 4 & two) | (load_u64(q + 8) >> 4 & two) << 4;
+    const uint64_t mask = 0x0101010101010101u * ((1u << n) - 1);
+    uint64_t v = 0;
 
-    return join_bytes(v | v >> 6);
+    for (unsigned e = 0; e < 4 / n; e++)
+        v |= (load_u64(q + 8 * e) >> 4 & mask) << 2 * n * e;
+    return join_bytes(v | v >> (8 - n));
 }
 
 /* Group g of a decoded block into column j of a record. */
 static void pack_group(const struct kern_panel *p, const struct gemm__quant *b, size_t g,
                        char *record, size_t j)
 {
+    const unsigned n_upper = kern_upper_bits(p->type);
     const int8_t *q = b->q + g * p->group;
     uint32_t *words;
 
@@ -178,8 +181,8 @@ static void pack_group(const struct kern_panel *p, const struct gemm__quant *b, 
             record[i * KERN_PANEL + j] = (char)q[i];
         return;
     }
-    if (p->type == KERN_PANEL_Q6) {
-        words[j] = upper_bits(q);
+    if (n_upper) {
+        words[j] = upper_bits(n_upper, q);
         words += KERN_PANEL;
     }
     for (size_t i = 0; i < p->group; i += 8) {
@@ -252,6 +255,7 @@ static void pack_row(const struct gemm_weight *w, const struct kern_table *k,
         break;
     case KERN_PANEL_Q8:
     case KERN_PANEL_Q6:
+    case KERN_PANEL_Q5:
     case KERN_PANEL_Q4:
     case KERN_PANEL_Q8_QUADS:
         if (tensor_type_is_quantised(t->type))

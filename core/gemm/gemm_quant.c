@@ -18,13 +18,15 @@ struct kern_panel gemm__quant_panel(enum tensor_type type)
         return (struct kern_panel){KERN_PANEL_Q4, 32, true, KERN_SCALE_F16, 0};
     case TENSOR_Q4_K:
         return (struct kern_panel){KERN_PANEL_Q4, 32, true, KERN_SCALE_K, 0};
+    case TENSOR_Q5_0:
+        return (struct kern_panel){KERN_PANEL_Q5, 32, false, KERN_SCALE_F16, 0};
     case TENSOR_Q5_1:
-        return (struct kern_panel){KERN_PANEL_Q8, 32, true, KERN_SCALE_F16, 0};
+        return (struct kern_panel){KERN_PANEL_Q5, 32, true, KERN_SCALE_F16, 0};
     case TENSOR_Q5_K:
-        return (struct kern_panel){KERN_PANEL_Q8, 32, true, KERN_SCALE_K, 0};
+        return (struct kern_panel){KERN_PANEL_Q5, 32, true, KERN_SCALE_K, 0};
     case TENSOR_Q6_K:
         return (struct kern_panel){KERN_PANEL_Q6, 16, false, KERN_SCALE_K, 0};
-    default: /* Q8_0, Q5_0 */
+    default: /* Q8_0 */
         return (struct kern_panel){KERN_PANEL_Q8, 32, false, KERN_SCALE_F16, 0};
     }
 }
@@ -62,11 +64,11 @@ static void nibbles_of(size_t n, const uint8_t *p, int8_t *q)
     }
 }
 
-/* Adds the fifth bits, bit i for value i, and `offset`. */
-static void fifth_bits(const uint8_t *p, int offset, int8_t *q)
+/* Adds the fifth bits, bit i for value i. */
+static void fifth_bits(const uint8_t *p, int8_t *q)
 {
     for (unsigned i = 0; i < 32; i++)
-        q[i] = (int8_t)((q[i] | (p[i / 8] >> i % 8 & 1) << 4) + offset);
+        q[i] = (int8_t)(q[i] | (p[i / 8] >> i % 8 & 1) << 4);
 }
 
 /* The eight 6-bit scales and minima of Q4_K and Q5_K, packed in 12 bytes. Minima are
@@ -127,12 +129,12 @@ void gemm__quant_decode(enum tensor_type type, const uint8_t *block, struct gemm
         break;
     case TENSOR_Q5_0:
         nibbles_of(16, block + 6, out->q);
-        fifth_bits(block + 2, -16, out->q);
+        fifth_bits(block + 2, out->q);
         break;
     case TENSOR_Q5_1:
         out->min[0] = f16_at(block + 2);
         nibbles_of(16, block + 8, out->q);
-        fifth_bits(block + 4, 0, out->q);
+        fifth_bits(block + 4, out->q);
         break;
     case TENSOR_Q4_K:
         k_scales(block, out);

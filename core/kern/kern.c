@@ -99,7 +99,7 @@ size_t kern_record_bytes(const struct kern_panel *p)
     static const size_t scale_bytes[] = {
         [KERN_SCALE_F32] = 4, [KERN_SCALE_F16] = 2, [KERN_SCALE_K] = 1};
     const size_t per_column = scale_bytes[p->scale] * (p->has_min ? 2 : 1);
-    const size_t bits = p->type == KERN_PANEL_Q4 ? 4 : p->type == KERN_PANEL_Q6 ? 6 : 8;
+    const size_t bits = kern_is_packed(p->type) ? 4 + kern_upper_bits(p->type) : 8;
 
     return KERN_PANEL * (per_column + p->group * bits / 8);
 }
@@ -118,6 +118,7 @@ size_t kern_panel_bytes(const struct kern_panel *p, size_t n_k)
     case KERN_PANEL_Q8:
     case KERN_PANEL_Q8_QUADS:
     case KERN_PANEL_Q6:
+    case KERN_PANEL_Q5:
     case KERN_PANEL_Q4:
         n_supers = (n_k + KERN_SUPER - 1) / KERN_SUPER;
         return n_supers * kern_super_bytes(p) + n_k / p->group * kern_record_bytes(p);

@@ -52,28 +52,28 @@ enum kern_act {
  * outputs with k as the slow index:
  *
  *   F32, F16, BF16   w[n_k][KERN_PANEL]
- *   Q8, Q6, Q4       records of `group` values of k, each of them
+ *   Q8, Q6, Q5, Q4   records of `group` values of k (Q6: 16, Q5: 32), each of them
  *                      scale[KERN_PANEL], then min[KERN_PANEL] if has_min;
  *                        both f32 or f16, or integers (KERN_SCALE_K, below)
  *                      Q8: int8 q[group][KERN_PANEL]
- *                      Q6: uint32 high[KERN_PANEL], then q as of Q4, the lower four bits; of
- *                          value i of the 16 the upper two are bits 8 * (i % 8 / 2) +
- *                          4 * (i / 8) + 2 * (i % 2) on of high
+ *                      Q6, Q5: uint32 high[KERN_PANEL], then q as of Q4, the lower four
+ *                          bits; of value i the upper n (2, 1) are bits 8 * (i % 8 / 2) +
+ *                          2 * n * (i / 8) + n * (i % 2) on of high
  *                      Q4: uint32 q[group / 8][KERN_PANEL]; value i of the group is
  *                          nibble i % 8, lowest first, of word i / 8
  *   BF16_PAIRS       w[n_k / 2][KERN_PANEL][2]
  *   Q8_QUADS         as Q8, but uint8 q[group / 4][KERN_PANEL][4] holds the value + 128:
  *                          of eight k, the even ones and then the odd ones
  *
- * The last two are for typed x only; Q6 and Q4 serve both, their bytes' low nibbles being the
- * even k and the high ones the odd k of eight.
+ * The last two are for typed x only; Q6, Q5 and Q4 serve both, their bytes' low nibbles being
+ * the even k and the high ones the odd k of eight.
  *
  * With KERN_SCALE_K scales and minima are products, exact in f32: every KERN_SUPER values of
  * k begin with f16 d[KERN_PANEL], then f16 d_min[KERN_PANEL] if has_min, and a record's are
  * uint8 (Q6: int8), to be multiplied by these.
  *
  * A quantised value is q * scale + min, rounded once; without a min it is
- * q * scale (Q8), (q - 32) * scale (Q6) or (q - 8) * scale (Q4). Columns past n_out are
+ * q * scale (Q8) or (q - 8) * scale (Q4), - 16 of Q5 and - 32 of Q6. Columns past n_out are
  * zero. */
 enum { KERN_PANEL = 32, KERN_SUPER = 256 };
 
@@ -83,10 +83,21 @@ enum kern_panel_type {
     KERN_PANEL_BF16,
     KERN_PANEL_Q8,
     KERN_PANEL_Q6,
+    KERN_PANEL_Q5,
     KERN_PANEL_Q4,
     KERN_PANEL_BF16_PAIRS,
     KERN_PANEL_Q8_QUADS
 };
+
+/* A packed value is lower four bits and so many above them. */
+static inline bool kern_is_packed(enum kern_panel_type type)
+{
+    return type == KERN_PANEL_Q6 || type == KERN_PANEL_Q5 || type == KERN_PANEL_Q4;
+}
+static inline unsigned kern_upper_bits(enum kern_panel_type type)
+{
+    return type == KERN_PANEL_Q6 ? 2 : type == KERN_PANEL_Q5 ? 1 : 0;
+}
 
 enum kern_scale { KERN_SCALE_F32, KERN_SCALE_F16, KERN_SCALE_K };
 
@@ -204,7 +215,7 @@ struct kern_table {
      * takes s = x[k + 1] w[k + 1] + s and then s = x[k] w[k] + s, each rounded once,
      * subnormal values counting as 0: what vdpbf16ps does. */
     void (*gemm_bf16)(const struct kern_gemm *g);
-    /* gemm over x_int8 and a Q8_QUADS, Q6 or Q4 panel, n_k in whole blocks. d = sum q_x q_w of
+    /* gemm over x_int8 and a Q8_QUADS, Q6, Q5 or Q4 panel, n_k in whole blocks. d = sum q_x q_w of
      * a group of the panel is exact; s = d * (scale_w * scale_x) + s, and with minima
      * s = min * (scale_x * sum of q_x) + s after it: products in parentheses are rounded,
      * the rest once. */

@@ -12,9 +12,9 @@
 /* Typed x. */
 enum { INT8_ROWS = 4, INT8_VECS = 1, DOT_OFFSET = 0, BF16_ROWS = 3 };
 
-/* s + the dot products of four bytes of w, 0 to 15, and of x: no sum of two reaches 16
+/* s + the dot products of four bytes of w, 0 to 128, and of x: no sum of two reaches 16
  * bits. */
-static inline vi v_dot_nibbles(vi s, vi w, vi x)
+static inline vi v_dot_small(vi s, vi w, vi x)
 {
     const vi pairs = _mm256_maddubs_epi16(w, x);
 
@@ -27,7 +27,7 @@ static inline vi v_dot(vi s, vi w, vi x)
 {
     const vi v = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
 
-    return v_dot_nibbles(s, _mm256_abs_epi8(v), _mm256_sign_epi8(x, v));
+    return v_dot_small(s, _mm256_abs_epi8(v), _mm256_sign_epi8(x, v));
 }
 
 /* s + the products of two bf16 values, the odd one first. Subnormals are 0 by the mode

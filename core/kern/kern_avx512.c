@@ -11,7 +11,7 @@
 enum { INT8_ROWS = 6, INT8_VECS = 2, DOT_OFFSET = 0, BF16_ROWS = 8 };
 
 /* As in kern_avx2.c. */
-static inline vi v_dot_nibbles(vi s, vi w, vi x)
+static inline vi v_dot_small(vi s, vi w, vi x)
 {
     const vi pairs = _mm512_maddubs_epi16(w, x);
 
@@ -23,7 +23,7 @@ static inline vi v_dot(vi s, vi w, vi x)
     const vi v = _mm512_xor_si512(w, _mm512_set1_epi8(-128));
 
     x = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(v), _mm512_setzero_si512(), x);
-    return v_dot_nibbles(s, _mm512_abs_epi8(v), x);
+    return v_dot_small(s, _mm512_abs_epi8(v), x);
 }
 
 /* s + the products of two bf16 values, the odd one first. Subnormals are 0 by the mode

@@ -11,7 +11,7 @@ static inline vi v_dot(vi s, vi w, vi x)
     return _mm256_dpbusd_avx_epi32(s, w, x);
 }
 
-static inline vi v_dot_nibbles(vi s, vi w, vi x)
+static inline vi v_dot_small(vi s, vi w, vi x)
 {
     return v_dot(s, w, x);
 }

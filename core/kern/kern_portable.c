@@ -252,32 +252,30 @@ static struct record record_of(const struct kern_panel *p, const void *w, size_t
     return r;
 }
 
-/* Value i of a group of Q4 or Q6 without what is subtracted from it. */
-static unsigned packed_bits(const struct kern_panel *p, const unsigned char *q, size_t i, size_t j)
+/* Packed value i of a group, less what its type subtracts without minima. */
+static int packed_value(const struct kern_panel *p, const unsigned char *q, size_t i, size_t j)
 {
+    const unsigned n = kern_upper_bits(p->type);
     uint32_t high = 0, word;
 
-    if (p->type == KERN_PANEL_Q6) {
+    if (n) {
         memcpy(&high, q + j * sizeof(high), sizeof(high));
-        high = high >> (8 * (i % 8 / 2) + 4 * (i / 8) + 2 * (i % 2)) & 3;
+        high = high >> (8 * (i % 8 / 2) + 2 * n * (i / 8) + n * (i % 2)) & ((1u << n) - 1);
         q += KERN_PANEL * sizeof(high);
     }
     memcpy(&word, q + (i / 8 * KERN_PANEL + j) * sizeof(word), sizeof(word));
-    return (word >> 4 * (i % 8) & 15) | high << 4;
+    return (int)((word >> 4 * (i % 8) & 15) | high << 4) - (p->has_min ? 0 : 8 << n);
 }
 
 /* Value (k, j) of a part of a panel of a quantised type. */
 static float panel_quant(const struct kern_panel *p, const void *w, size_t k, size_t j)
 {
     const struct record r = record_of(p, w, k, j);
-    const double s = r.scale;
+    int q;
 
     k = (p->first + k) % p->group;
-    if (p->type == KERN_PANEL_Q8)
-        return (float)((signed char)r.q[k * KERN_PANEL + j] * s + r.min);
-    if (p->type == KERN_PANEL_Q6)
-        return (float)(((double)packed_bits(p, r.q, k, j) - 32.0) * s + r.min);
-    return (float)(packed_bits(p, r.q, k, j) * s + (p->has_min ? r.min : -8.0 * s));
+    q = kern_is_packed(p->type) ? packed_value(p, r.q, k, j) : (signed char)r.q[k * KERN_PANEL + j];
+    return (float)(q * (double)r.scale + r.min);
 }
 
 /* Values k0 .. k0 + n_k - 1. */
@@ -411,7 +409,7 @@ static int panel_int(const struct kern_panel *p, const unsigned char *q, size_t 
 
     if (p->type == KERN_PANEL_Q8_QUADS)
         return q[(at / 4 * KERN_PANEL + j) * 4 + at % 4] - 128;
-    return (int)packed_bits(p, q, i, j) - (p->type == KERN_PANEL_Q6 ? 32 : p->has_min ? 0 : 8);
+    return packed_value(p, q, i, j);
 }
 
 /* Element j of a row of typed x times the panel. */

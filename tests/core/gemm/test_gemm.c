@@ -246,8 +246,8 @@ END_TEST
 
 START_TEST(weights_stay_as_small_as_they_were_stored)
 {
-    /* Bits a value may take: the K types' scales become f32, 5 and 6 bits become 8. */
-    static const double bits[N_TYPES] = {32, 16, 16, 32, 8.5, 4.5, 5, 8.5, 9, 6, 10, 10};
+    /* Bits a value may take: scales and minima of a K type take 8 bits, not 6. */
+    static const double bits[N_TYPES] = {32, 16, 16, 32, 8.5, 4.5, 5, 5.5, 6, 4.625, 5.625, 6.5625};
     struct kern_table t[N_LEVELS];
     const unsigned n_levels = levels_all(t);
     struct matrix m = matrix_new(types[_i], 64, 512);
@@ -458,11 +458,12 @@ static void typed_check(const struct run *r, const struct matrix *m, enum gemm_p
     }
 }
 
-/* Memory is the file's: a K-quant's scales stay integers, its six bits six. */
+/* Memory is the file's: a K-quant's scales stay integers, five bits five and six six. */
 START_TEST(a_packed_weight_is_hardly_larger_than_the_stored_one)
 {
     static const enum tensor_type stored[] = {TENSOR_F32,  TENSOR_F16,  TENSOR_Q8_0,
-                                              TENSOR_Q4_0, TENSOR_Q4_K, TENSOR_Q6_K};
+                                              TENSOR_Q4_0, TENSOR_Q5_0, TENSOR_Q5_1,
+                                              TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K};
     struct kern_table t;
 
     kern_table_init(&t, kern_cpu_levels());

@@ -4,11 +4,11 @@
 static const struct kern_panel forms[] = {
     {KERN_PANEL_F32, 0, false, KERN_SCALE_F32, 0},  {KERN_PANEL_F16, 0, false, KERN_SCALE_F32, 0},
     {KERN_PANEL_BF16, 0, false, KERN_SCALE_F32, 0}, {KERN_PANEL_Q8, 32, false, KERN_SCALE_F16, 0},
-    {KERN_PANEL_Q8, 32, true, KERN_SCALE_F16, 0},   {KERN_PANEL_Q8, 32, true, KERN_SCALE_F32, 0},
+    {KERN_PANEL_Q5, 32, true, KERN_SCALE_F16, 0},   {KERN_PANEL_Q8, 32, true, KERN_SCALE_F32, 0},
     {KERN_PANEL_Q8, 16, false, KERN_SCALE_F32, 0},  {KERN_PANEL_Q4, 32, false, KERN_SCALE_F16, 0},
     {KERN_PANEL_Q4, 32, true, KERN_SCALE_F16, 0},   {KERN_PANEL_Q4, 32, true, KERN_SCALE_F32, 0},
-    {KERN_PANEL_Q4, 32, true, KERN_SCALE_K, 0},     {KERN_PANEL_Q8, 32, true, KERN_SCALE_K, 0},
-    {KERN_PANEL_Q6, 16, false, KERN_SCALE_K, 0},
+    {KERN_PANEL_Q4, 32, true, KERN_SCALE_K, 0},     {KERN_PANEL_Q5, 32, true, KERN_SCALE_K, 0},
+    {KERN_PANEL_Q6, 16, false, KERN_SCALE_K, 0},    {KERN_PANEL_Q5, 32, false, KERN_SCALE_F16, 0},
 };
 enum { N_FORMS = sizeof(forms) / sizeof(forms[0]), K_MAX = 320 };
 
@@ -107,6 +107,29 @@ START_TEST(six_bits_and_integer_scales_mean_what_their_contract_says)
     ck_assert_float_eq(out[(16 + 13) * KERN_PANEL + 7], (45.0f - 32.0f) * -1.5f);
     ck_assert_float_eq(out[(16 + 12) * KERN_PANEL + 7], 48.0f);
     ck_assert_float_eq(out[(16 + 13) * KERN_PANEL + 8], 0.0f);
+}
+END_TEST
+
+/* The same of a record of five bits, without a minimum. */
+START_TEST(five_bits_mean_what_their_contract_says)
+{
+    const struct kern_panel p = {KERN_PANEL_Q5, 32, false, KERN_SCALE_F16, 0};
+    const uint16_t scale = tensor_f32_to_f16(0.5f);
+    /* value 13 is 16 + 9: nibble 5 of word 1, and bit 2 * 8 + 1 * 2 + 1 */
+    const uint32_t high = 1u << 19, low = 9u << 4 * 5;
+    uint8_t part[64 + 32 * 20] = {0};
+    float out[KERN_PANEL * 32];
+    struct kern_table t;
+
+    kern_table_init(&t, 0);
+    ck_assert_uint_eq(kern_panel_bytes(&p, 32), sizeof(part));
+    memcpy(part + 7 * 2, &scale, 2);
+    memcpy(part + 64 + 7 * 4, &high, 4);
+    memcpy(part + 64 + 128 + (32 + 7) * 4, &low, 4);
+    t.widen(&p, 32, part, out);
+    ck_assert_float_eq(out[13 * KERN_PANEL + 7], (25.0f - 16.0f) * 0.5f);
+    ck_assert_float_eq(out[12 * KERN_PANEL + 7], -8.0f);
+    ck_assert_float_eq(out[13 * KERN_PANEL + 8], 0.0f);
 }
 END_TEST
 
@@ -300,6 +323,7 @@ Suite *kern_gemm_suite(void)
     tcase_add_loop_test(tc, widen_gives_the_values_that_the_form_defines, 0, N_FORMS);
     tcase_add_loop_test(tc, a_part_of_a_panel_is_widened_as_in_the_whole, 0, N_FORMS);
     tcase_add_test(tc, six_bits_and_integer_scales_mean_what_their_contract_says);
+    tcase_add_test(tc, five_bits_mean_what_their_contract_says);
     tcase_add_test(tc, a_record_means_what_its_contract_says);
     tcase_add_loop_test(tc, gemm_is_right_at_every_level_form_and_size, 0, N_FORMS);
     tcase_add_loop_test(tc, float_panels_may_have_any_k, 0, 3);

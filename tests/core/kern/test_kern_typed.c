@@ -5,10 +5,11 @@ static const struct kern_panel forms[] = {
     {KERN_PANEL_BF16_PAIRS, 0, false, KERN_SCALE_F32, 0},
     {KERN_PANEL_Q8_QUADS, 32, false, KERN_SCALE_F16, 0},
     {KERN_PANEL_Q8_QUADS, 32, false, KERN_SCALE_F32, 0},
-    {KERN_PANEL_Q8_QUADS, 32, true, KERN_SCALE_F16, 0},
+    {KERN_PANEL_Q5, 32, true, KERN_SCALE_F16, 0},
     {KERN_PANEL_Q8_QUADS, 32, true, KERN_SCALE_F32, 0},
     {KERN_PANEL_Q8_QUADS, 16, false, KERN_SCALE_F32, 0},
-    {KERN_PANEL_Q8_QUADS, 32, true, KERN_SCALE_K, 0},
+    {KERN_PANEL_Q5, 32, false, KERN_SCALE_F16, 0},
+    {KERN_PANEL_Q5, 32, true, KERN_SCALE_K, 0},
     {KERN_PANEL_Q6, 16, false, KERN_SCALE_K, 0},
     {KERN_PANEL_Q4, 32, false, KERN_SCALE_F16, 0},
     {KERN_PANEL_Q4, 32, true, KERN_SCALE_F16, 0},
@@ -169,6 +170,10 @@ static float weight(const struct kern_panel *p, const void *w, size_t k, size_t 
         v = ((q[128 + (i / 8 * 32 + j) * 4 + i % 8 / 2] >> i % 2 * 4 & 15) |
              (q[j * 4 + i % 8 / 2] >> (i / 8 * 4 + i % 2 * 2) & 3) << 4) -
             32;
+    else if (p->type == KERN_PANEL_Q5)
+        v = ((q[128 + (i / 8 * 32 + j) * 4 + i % 8 / 2] >> i % 2 * 4 & 15) |
+             (q[j * 4 + i % 8 / 2] >> (i / 8 * 2 + i % 2) & 1) << 4) -
+            (p->has_min ? 0 : 16);
     else if (p->type == KERN_PANEL_Q4)
         v = (q[(i / 8 * KERN_PANEL + j) * 4 + i % 8 / 2] >> i % 2 * 4 & 15) - (p->has_min ? 0 : 8);
     else
