@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "core/base/alloc.h"
+#include "core/base/room.h"
 #include "core/base/err.h"
 #include "core/gemm/gemm_internal.h"
 
@@ -21,7 +22,7 @@ enum {
     K_MAX_TYPED = 1024,        /* never widened: tiles read it from the second level */
     X_BLOCK_BYTES = 384 << 10, /* second-level caches are 512 KiB and more */
     ROWS_MIN = 64,             /* fewer would widen a panel too often */
-    PAGES_MIN_BYTES = 1 << 20
+    ROOM_MIN_BYTES = 64 << 10
 };
 
 static enum gemm_precision precision_of(enum tensor_type type, enum gemm_precision asked)
@@ -35,19 +36,15 @@ static size_t whole_blocks(size_t n_in)
     return (n_in + KERN_INT8_BLOCK - 1) / KERN_INT8_BLOCK * KERN_INT8_BLOCK;
 }
 
-/* Large weights have pages of their own, which the threads that fill them touch first, large
- * ones where the system has them; small ones would waste the rest of a page. */
-static int alloc_bytes(struct gemm_weight *w, const char *name, struct core_err *err)
+/* In a room, large weights share large pages; small ones would gain nothing, and have bounds
+ * that tools can watch. Whichever it is, the threads that fill them touch them first. */
+static int alloc_bytes(struct gemm_weight *w, const char *name, struct core_room *room,
+                       struct core_err *err)
 {
-    const bool is_large = w->n_bytes >= PAGES_MIN_BYTES;
-
-    w->memory = is_large ? GEMM__PAGES : GEMM__ALIGNED;
-    w->bytes = is_large ? core_alloc_pages(w->n_bytes) : core_alloc_aligned(w->n_bytes);
-    if (!w->bytes)
-        return core_err_nomem(err, name);
-    if (is_large)
-        core_pages_large(w->bytes, w->n_bytes);
-    return 0;
+    w->memory = room && w->n_bytes >= ROOM_MIN_BYTES ? GEMM__ROOM : GEMM__OWN;
+    w->bytes =
+        w->memory == GEMM__ROOM ? core_room_take(room, w->n_bytes) : core_alloc_large(w->n_bytes);
+    return w->bytes ? 0 : core_err_nomem(err, name);
 }
 
 /* All but its bytes. */
@@ -88,13 +85,13 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
 }
 
 int gemm_new(struct gemm_weight **out, const struct kern_table *k, enum gemm_precision precision,
-             const struct tensor *t, struct core_err *err)
+             const struct tensor *t, struct core_room *room, struct core_err *err)
 {
     struct gemm_weight *w = NULL;
     int rc = new_weight(&w, k, precision, t, err);
 
     if (rc == 0)
-        rc = alloc_bytes(w, t->name, err);
+        rc = alloc_bytes(w, t->name, room, err);
     if (rc == 0) {
         *out = w;
         w = NULL;
@@ -141,7 +138,7 @@ void gemm_fill(struct gemm_weight *w, const struct kern_table *k, const struct t
 int gemm_pack(struct gemm_weight **out, const struct kern_table *k, enum gemm_precision precision,
               const struct tensor *t, struct core_err *err)
 {
-    const int rc = gemm_new(out, k, precision, t, err);
+    const int rc = gemm_new(out, k, precision, t, NULL, err);
 
     for (size_t i = 0; rc == 0 && i < gemm_n_panels(*out); i++)
         gemm_fill(*out, k, t, i);
@@ -152,16 +149,8 @@ void gemm_weight_free(struct gemm_weight *w)
 {
     if (!w)
         return;
-    switch (w->memory) {
-    case GEMM__ALIGNED:
-        core_free(w->bytes);
-        break;
-    case GEMM__PAGES:
-        core_free_pages(w->bytes, w->n_bytes);
-        break;
-    case GEMM__BORROWED:
-        break;
-    }
+    if (w->memory == GEMM__OWN)
+        core_free_large(w->bytes);
     core_free(w);
 }
 

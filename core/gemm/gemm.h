@@ -35,6 +35,7 @@
 #include "core/kern/kern.h"
 #include "core/weights/tensor.h"
 
+struct core_room;
 struct core_err;
 struct gemm_weight;
 
@@ -48,9 +49,10 @@ int gemm_pack(struct gemm_weight **out, const struct kern_table *k, enum gemm_pr
               const struct tensor *w, struct core_err *err);
 /* The same for several threads: gemm_new() makes room, and gemm_fill() packs one of the
  * gemm_n_panels(). Each is filled once, all of them before the first product, by any
- * thread, several at a time. */
+ * thread, several at a time. Larger weights take their bytes from `room`, which lives longer than
+ * they; NULL: of their own. */
 int gemm_new(struct gemm_weight **out, const struct kern_table *k, enum gemm_precision precision,
-             const struct tensor *w, struct core_err *err);
+             const struct tensor *w, struct core_room *room, struct core_err *err);
 size_t gemm_n_panels(const struct gemm_weight *w);
 void gemm_fill(struct gemm_weight *w, const struct kern_table *k, const struct tensor *t,
                size_t panel);

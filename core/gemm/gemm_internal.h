@@ -21,7 +21,8 @@ struct gemm_weight {
     size_t n_k; /* n_in, with typed x rounded up to whole blocks by zeros */
     size_t n_bytes;
     void *bytes;                                                /* 64-byte aligned */
-    enum { GEMM__ALIGNED, GEMM__PAGES, GEMM__BORROWED } memory; /* who frees `bytes`, and how */
+    /* Whose `bytes` are: the weight's; a room's; somebody's, who lets them only be read. */
+    enum { GEMM__OWN, GEMM__ROOM, GEMM__BORROWED } memory;
 
     enum tensor_type type; /* of `bytes` if is_blas, else of the tensor packed */
     bool is_blas;          /* bytes = the tensor's rows; else n_panels panels */

@@ -9,6 +9,7 @@
 
 #include <jansson.h>
 
+#include "core/base/room.h"
 #include "core/base/file.h"
 #include "core/model/model.h"
 #include "core/weights/weights.h"
@@ -145,6 +146,7 @@ struct model {
     enum gemm_precision precision;
     struct weights *weights;  /* stays mapped: tables are read from it */
     struct pool *pool;        /* packs; NULL after loading */
+    struct core_room room;    /* packed weights */
     struct packed *packed[2]; /* mapped files that linears read: one that was there, one that was
                                * made; NULL: none */
     struct model_loading *loading; /* cache.c; NULL after loading */

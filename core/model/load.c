@@ -198,11 +198,14 @@ static void pack_worker(void *arg, unsigned worker)
         gemm_fill(p->w, &p->m->kern, p->t, i);
 }
 
-static int pack(const struct model *m, const struct tensor *t, struct gemm_weight **out,
+/* Weights that a file takes the place of when all are there (cache.c) go one by one: they share no
+ * memory. */
+static int pack(struct model *m, const struct tensor *t, struct gemm_weight **out,
                 struct core_err *err)
 {
+    struct core_room *room = m->loading ? NULL : &m->room;
     struct packing p = {m, NULL, t};
-    const int rc = gemm_new(&p.w, &m->kern, m->precision, t, err);
+    const int rc = gemm_new(&p.w, &m->kern, m->precision, t, room, err);
 
     if (rc < 0)
         return rc;

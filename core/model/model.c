@@ -83,6 +83,7 @@ void model_close(struct model **mp)
         core_free(m->site[i].beta);
     }
     core_free(m->site);
+    core_room_free(&m->room);
     model__cache_close(m);
     for (unsigned i = 0; i < 2; i++)
         packed_close(&m->packed[i]);

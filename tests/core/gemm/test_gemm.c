@@ -340,7 +340,7 @@ START_TEST(a_weight_that_two_threads_filled_is_that_of_one)
         pthread_t thread;
 
         ck_assert_int_eq(gemm_pack(&whole, &t[l], GEMM_EXACT, &m.t, NULL), CORE_OK);
-        ck_assert_int_eq(gemm_new(&halves, &t[l], GEMM_EXACT, &m.t, NULL), CORE_OK);
+        ck_assert_int_eq(gemm_new(&halves, &t[l], GEMM_EXACT, &m.t, NULL, NULL), CORE_OK);
         for (size_t i = 0; i < 2; i++)
             f[i] = (struct filling){halves, &t[l], &m.t, i};
         ck_assert_int_eq(pthread_create(&thread, NULL, fill_half, &f[0]), 0);
