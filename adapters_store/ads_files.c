@@ -311,12 +311,11 @@ int ads__disk_stat(const struct ads__disk *d, const char *hash, struct ads__meta
     return rc;
 }
 
-/* The whole file in an anonymous mapping of its own: core_map_release() frees it. */
-static int read_file(int dir, const struct ads__file *f, struct core_map *map, struct core_err *err)
+/* Reads the whole file to p. */
+static int read_file(int dir, const struct ads__file *f, char *p, struct core_err *err)
 {
     const int fd = ads__sys_open(dir, f->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     struct stat sb;
-    void *p = NULL;
     int rc = 0;
 
     if (fd < 0)
@@ -327,16 +326,6 @@ static int read_file(int dir, const struct ads__file *f, struct core_map *map, s
         rc = core_err_set(err, CORE_E_ADAPTER_INVALID, "%s: its size has changed", f->name);
         goto out;
     }
-    if (f->n_bytes == 0)
-        goto out;
-    /* All of it is written next: one call is sooner done than a fault for each page. */
-    p = mmap(NULL, (size_t)f->n_bytes, PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (p == MAP_FAILED) {
-        rc = core_err_nomem(err, f->name);
-        goto out;
-    }
-    *map = (struct core_map){.bytes = p, .n_bytes = (size_t)f->n_bytes};
     rc = read_all(fd, p, (size_t)f->n_bytes);
     if (rc != 0)
         rc = rc < 0 ? ads__errno(err, f->name)
@@ -346,39 +335,69 @@ out:
     return rc;
 }
 
-static int files_alloc(struct ads_files *f, size_t n, struct core_err *err)
+enum { FILE_ALIGN = 64 }; /* of each file in the block */
+
+static size_t in_block(const struct ads__file *f)
 {
-    f->file = core_calloc(n, sizeof(*f->file));
-    f->map = core_calloc(n, sizeof(*f->map));
-    f->n = f->file && f->map ? n : 0;
-    return f->n ? 0 : core_err_nomem(err, "adapter files");
+    return ((size_t)f->n_bytes + FILE_ALIGN - 1) & ~(size_t)(FILE_ALIGN - 1);
 }
 
-int ads__disk_read(const struct ads__disk *d, const char *hash, struct ads_files *out,
-                   struct core_err *err)
+/* Room for all files, in *spare if it is large enough. */
+static int block_alloc(const struct ads__manifest *m, struct core_map *spare, struct core_map *out,
+                       struct core_err *err)
+{
+    size_t n = 0;
+    void *p;
+
+    for (size_t i = 0; i < m->n; i++)
+        if (m->file[i].n_bytes > SIZE_MAX - FILE_ALIGN ||
+            !core_add_size(n, in_block(&m->file[i]), &n))
+            return core_err_nomem(err, "adapter files");
+    if (n > 0 && spare->n_bytes >= n) {
+        *out = *spare;
+        *spare = (struct core_map){0};
+        return 0;
+    }
+    if (n == 0)
+        return 0;
+    /* All of it is written next: one call is sooner done than a fault for each page. */
+    p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (p == MAP_FAILED)
+        return core_err_nomem(err, "adapter files");
+    *out = (struct core_map){.bytes = p, .n_bytes = n};
+    return 0;
+}
+
+static int files_alloc(struct ads_files *f, const struct ads__manifest *m, struct core_map *spare,
+                       struct core_err *err)
+{
+    f->file = core_calloc(m->n, sizeof(*f->file));
+    if (!f->file)
+        return core_err_nomem(err, "adapter files");
+    f->n = m->n;
+    return block_alloc(m, spare, &f->block, err);
+}
+
+int ads__disk_fetch(const struct ads__disk *d, const char *hash, struct core_map *spare,
+                    struct ads_files *out, struct core_err *err)
 {
     struct ads__manifest m = {0};
     struct ads_files got = {0};
-    char found[ADS_VERSION_LEN + 1];
+    char *p;
     int dir, rc = open_version(d, hash, &dir, &m, err);
 
     if (rc < 0)
         return rc;
-    rc = files_alloc(&got, m.n, err);
-    for (size_t i = 0; i < m.n && rc == 0; i++) {
-        rc = read_file(dir, &m.file[i], &got.map[i], err);
+    rc = files_alloc(&got, &m, spare, err);
+    p = (char *)(uintptr_t)got.block.bytes;
+    for (size_t i = 0; i < m.n && rc == 0; p += in_block(&m.file[i++])) {
+        rc = read_file(dir, &m.file[i], p, err);
+        got.file[i] = (struct core_file){.bytes = p, .n_bytes = (size_t)m.file[i].n_bytes};
         if (rc == 0)
             got.file[i].name = core_strdup(m.file[i].name);
         if (rc == 0 && !got.file[i].name)
             rc = core_err_nomem(err, "adapter files");
-        got.file[i].bytes = got.map[i].bytes;
-        got.file[i].n_bytes = got.map[i].n_bytes;
     }
-    if (rc == 0)
-        rc = ads_content_hash(got.file, got.n, found, err);
-    if (rc == 0 && strcmp(found, hash) != 0)
-        rc = core_err_set(err, CORE_E_ADAPTER_INVALID, "the content hashes to %.12s, not to %.12s",
-                          found, hash);
     if (rc == 0) {
         *out = got;
         got = (struct ads_files){0};
@@ -389,14 +408,40 @@ int ads__disk_read(const struct ads__disk *d, const char *hash, struct ads_files
     return rc;
 }
 
+int ads__files_check(const struct ads_files *f, const char *hash, struct core_err *err)
+{
+    char found[ADS_VERSION_LEN + 1];
+    const int rc = ads_content_hash(f->file, f->n, found, err);
+
+    if (rc == 0 && strcmp(found, hash) != 0)
+        return core_err_set(err, CORE_E_ADAPTER_INVALID,
+                            "the content hashes to %.12s, not to %.12s", found, hash);
+    return rc;
+}
+
+int ads__disk_read(const struct ads__disk *d, const char *hash, struct ads_files *out,
+                   struct core_err *err)
+{
+    struct core_map none = {0};
+    struct ads_files got = {0};
+    int rc = ads__disk_fetch(d, hash, &none, &got, err);
+
+    if (rc == 0)
+        rc = ads__files_check(&got, hash, err);
+    if (rc == 0) {
+        *out = got;
+        got = (struct ads_files){0};
+    }
+    ads_files_release(&got);
+    return rc;
+}
+
 void ads_files_release(struct ads_files *f)
 {
-    for (size_t i = 0; i < f->n; i++) {
+    for (size_t i = 0; i < f->n; i++)
         core_free((void *)(uintptr_t)f->file[i].name);
-        core_map_release(&f->map[i]);
-    }
+    core_map_release(&f->block);
     core_free(f->file);
-    core_free(f->map);
     *f = (struct ads_files){0};
 }
 

@@ -1,4 +1,5 @@
-/* adapters_store/ads_hash.c - the name of a version: SHA-256 of its content.
+/* adapters_store/ads_hash.c - the name of a version: SHA-256 of its content; and a sum that is
+ * sooner made (core/base/sum.h), by which content that was hashed once is known again.
  *
  * Names are part of the content, and each name and each length is delimited, so
  * that no two different sets of files hash the same bytes. OpenSSL computes it (it
@@ -8,6 +9,7 @@
 #include <string.h>
 
 #include "adapters_store/ads_internal.h"
+#include "core/base/sum.h"
 
 /* The file with the smallest name above `after`. Quadratic, and n is small: it
  * spares a sorted copy, which could fail. */
@@ -62,4 +64,19 @@ int ads_content_hash(const struct core_file *file, size_t n, char out[ADS_VERSIO
 out:
     EVP_MD_CTX_free(c);
     return rc;
+}
+
+/* ---- the sum -------------------------------------------------------------------------- */
+
+uint64_t ads__content_sum(const struct core_file *file, size_t n)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t pair[2] = {core_sum(file[i].name, strlen(file[i].name)),
+                                  core_sum(file[i].bytes, file[i].n_bytes)};
+
+        sum += core_sum(pair, sizeof(pair));
+    }
+    return sum ? sum : 1;
 }

@@ -140,6 +140,7 @@ struct ads__version {
     bool is_merging;                /* a thread makes merged weights; it has a pin */
     struct ads_merged *merged;      /* while n_merges > 0 */
     uint64_t n_bytes_known;         /* resident size when it was last compiled; 0 = not yet */
+    uint64_t sum; /* ads__content_sum() of content that had its hash; 0 = not yet */
     struct ads__waiter *waiter, **waiter_end;
     struct ads__version *lru_prev, *lru_next;
     bool is_in_lru;
@@ -332,6 +333,11 @@ int ads__disk_stat(const struct ads__disk *d, const char *hash, struct ads__meta
                    struct core_err *err);
 int ads__disk_read(const struct ads__disk *d, const char *hash, struct ads_files *out,
                    struct core_err *err);
+/* _read in two parts: _fetch takes the bytes as they are, ads__files_check() says whether they
+ * are the version's. _fetch reads into *spare if that is large enough, which then is *out's. */
+int ads__disk_fetch(const struct ads__disk *d, const char *hash, struct core_map *spare,
+                    struct ads_files *out, struct core_err *err);
+int ads__files_check(const struct ads_files *f, const char *hash, struct core_err *err);
 /* Both only log it if the store is read-only. */
 int ads__disk_set_aside(struct ads__disk *d, const char *hash, const char *reason,
                         struct core_err *err);
@@ -356,6 +362,12 @@ int ads__disk_floor_write(struct ads__disk *d, uint64_t floor, struct core_err *
 int ads__disk_each(const struct ads__disk *d, bool is_version,
                    int (*visit)(void *arg, const char *name), void *arg, struct core_err *err);
 
+/* ---- ads_hash.c ---------------------------------------------------------------- */
+
+/* Tells content from the same after damage, in a twentieth of ads_content_hash()'s time; who
+ * wants to can make others with the same sum. Whatever the order of files; never 0. */
+uint64_t ads__content_sum(const struct core_file *file, size_t n);
+
 /* ---- ads_loader.c -------------------------------------------------------------- */
 
 struct ads__loader;
@@ -367,6 +379,16 @@ void ads__job_free(struct ads__job *j); /* one that was not submitted; NULL is f
 void ads__loader_load(struct ads__loader *l, struct ads__job *j, void *arg); /* takes j */
 /* Takes j on success. CORE_E_OVERLOADED. */
 int ads__loader_run(struct ads__loader *l, struct ads__job *j, struct core_err *err);
+
+/* ---- ads_check.c ---------------------------------------------------------------- */
+
+/* ads__files_check() on a worker, which may have begun when _begin returns. NULL (they are few
+ * bytes, or memory was short): _end does it. _end must follow; until then *f and `hash` stay. */
+struct ads__check;
+struct ads__check *ads__check_begin(struct ads__loader *l, const struct ads_files *f,
+                                    const char *hash);
+int ads__check_end(struct ads__check *c, const struct ads_files *f, const char *hash,
+                   struct core_err *err);
 
 /* ---- ads_store.c, ads_sync.c, ads_move.c, ads_use.c ----------------------------------------- */
 
@@ -391,6 +413,7 @@ struct ads_store {
     struct ads__cache cache;
     uint64_t n_loads_ok, n_loads_failed;
     uint64_t load_ns;
+    struct core_map spare; /* what a load has read into, for the next one: ads_use.c */
     struct {
         unsigned percent;   /* set at open; 0: no task is merged by itself */
         uint64_t window_ns; /* set at open */

@@ -306,6 +306,7 @@ out:
 /* Gate: the compiled delta stays if there is room, and the answer is filled. */
 static void settle(struct put *p, struct ads_info *info)
 {
+    const uint64_t sum = ads__content_sum(p->file, p->n);
     struct ads_store *s = p->s;
     struct ads__dead dead = {0};
     struct ads__version *v;
@@ -314,6 +315,8 @@ static void settle(struct put *p, struct ads_info *info)
 
     core_lock(&s->lock);
     v = ads__index_version(s, p->hash);
+    if (v)
+        v->sum = sum;
     if (v && p->resident && v->state == ADS__ABSENT)
         (void)ads__cache_insert(s, v, &p->resident, &dead, NULL);
     if (ads__index_resolve(s, p->task, p->hash, &t, &a, NULL) == 0)

@@ -174,6 +174,7 @@ void ads_store_close(struct ads_store **store)
     core_unlock(&s->lock);
     ads__loader_stop(&s->loader);
     ads__index_free(s);
+    core_map_release(&s->spare);
     ads__disk_close(&s->disk);
     pthread_cond_destroy(&s->changed);
     core_mutex_destroy(&s->lock);

@@ -65,7 +65,8 @@ struct ads_options {
 };
 
 /* Opens or creates the store, reads every pointer, checks that each version it
- * names is complete (its bytes are hashed when it is loaded). A damaged one is moved
+ * names is complete (its bytes are checked at each load: against the hash, and once they had it
+ * against a 64-bit sum). A damaged one is moved
  * to damaged/ with a warning; its task falls back to the version that was current
  * before, or goes. What cannot be read just now (an I/O error) is left alone and
  * logged, and does not keep the rest from being served.
@@ -181,7 +182,7 @@ int ads_versions(struct ads_store *store, const char *task, struct ads_info *inf
  * CORE_E_UNKNOWN_TASK, CORE_E_UNKNOWN_VERSION, CORE_E_STORE_UNAVAILABLE, CORE_E_NOMEM. */
 struct ads_files {
     struct core_file *file;
-    struct core_map *map;
+    struct core_map block; /* all their bytes */
     size_t n;
 };
 int ads_files_open(struct ads_store *store, const char *task, const char *version,

@@ -12,7 +12,7 @@
 #include "core/base/log.h"
 #include "core/delta/delta.h"
 
-enum { UNLOAD_WAIT_MS = 5000, LOAD_TRIES = 3 };
+enum { UNLOAD_WAIT_MS = 5000, LOAD_TRIES = 3, SPARE_MAX = 8 << 20 };
 
 const struct delta *ads_adapter_delta(const struct ads_adapter *a)
 {
@@ -36,23 +36,95 @@ uint64_t ads_adapter_generation(const struct ads_adapter *a)
 
 /* ---- loading ------------------------------------------------------------------------- */
 
-static int read_and_compile(struct ads_store *s, const char *hash, struct ads__resident **out,
-                            bool *is_damaged, struct core_err *err)
+/* Pages that were written before are read into several times as fast as new ones, which the
+ * system hands out zeroed and takes back. */
+static struct core_map take_spare(struct ads_store *s)
 {
+    struct core_map spare;
+
+    core_lock(&s->lock);
+    spare = s->spare;
+    s->spare = (struct core_map){0};
+    core_unlock(&s->lock);
+    return spare;
+}
+
+/* Keeps the larger one of this and of what is kept, up to SPARE_MAX. */
+static void keep_spare(struct ads_store *s, struct core_map *m)
+{
+    core_lock(&s->lock);
+    if (m->n_bytes <= SPARE_MAX && m->n_bytes > s->spare.n_bytes) {
+        const struct core_map less = s->spare;
+
+        s->spare = *m;
+        *m = less;
+    }
+    core_unlock(&s->lock);
+    core_map_release(m);
+}
+
+static uint64_t sum_known(struct ads__version *v)
+{
+    uint64_t sum;
+
+    core_lock(&v->store->lock);
+    sum = v->sum;
+    core_unlock(&v->store->lock);
+    return sum;
+}
+
+static void note_sum(struct ads__version *v, uint64_t sum)
+{
+    core_lock(&v->store->lock);
+    v->sum = sum;
+    core_unlock(&v->store->lock);
+}
+
+/* Content that was hashed before is known again by its sum. */
+static int compile_checked(struct ads__version *v, const struct ads_files *f, struct delta **out,
+                           bool *is_damaged, struct core_err *err)
+{
+    struct ads_store *s = v->store;
+    const uint64_t sum = ads__content_sum(f->file, f->n);
+    const bool is_known = sum == sum_known(v);
+    struct ads__check *check = is_known ? NULL : ads__check_begin(s->loader, f, v->hash);
+    struct core_err why = {0};
+    struct delta *d = NULL;
+    int rc = delta_compile(&d, s->model, f->file, f->n, err);
+    const int rc_check = is_known ? 0 : ads__check_end(check, f, v->hash, &why);
+
+    if (rc_check == 0)
+        note_sum(v, sum);
+    if (rc_check < 0) { /* whatever came of the compilation, it was of other bytes */
+        *is_damaged = rc_check == CORE_E_ADAPTER_INVALID;
+        delta_free(d);
+        return core_err_set_param(err, rc_check, why.param, "%s", why.msg);
+    }
+    /* The bytes are those that were put. If they do not compile now, the base or the
+     * program is another one: the version stays, and the request learns why. */
+    *out = d;
+    return rc;
+}
+
+static int read_and_compile(struct ads__version *v, struct ads__resident **out, bool *is_damaged,
+                            struct core_err *err)
+{
+    struct ads_store *s = v->store;
     struct ads_files f = {0};
+    struct core_map spare;
     struct delta *d = NULL;
     int rc;
 
     *is_damaged = false;
     if (!s->model)
         return core_err_set(err, CORE_E_INTERNAL, "the store was opened without a model");
-    rc = ads__disk_read(&s->disk, hash, &f, err);
+    spare = take_spare(s);
+    rc = ads__disk_fetch(&s->disk, v->hash, &spare, &f, err);
     *is_damaged = rc == CORE_E_ADAPTER_INVALID;
-    if (rc < 0)
-        return rc;
-    /* The bytes are those that were put. If they do not compile now, the base or the
-     * program is another one: the version stays, and the request learns why. */
-    rc = delta_compile(&d, s->model, f.file, f.n, err);
+    if (rc == 0)
+        rc = compile_checked(v, &f, &d, is_damaged, err);
+    keep_spare(s, &spare);
+    keep_spare(s, &f.block);
     ads_files_release(&f);
     if (rc == 0) {
         *out = ads__resident_new(&d);
@@ -65,20 +137,22 @@ static int read_and_compile(struct ads_store *s, const char *hash, struct ads__r
 
 /* Loads; a version that is damaged is taken out of its tasks (*is_gone), unless a
  * second look finds that it was put again meanwhile. */
-static int load(struct ads_store *s, const char *hash, struct ads__resident **out, bool *is_gone,
+static int load(struct ads__version *v, struct ads__resident **out, bool *is_gone,
                 struct core_err *err)
 {
+    struct ads_store *s = v->store;
+
     for (unsigned i = 0; i < LOAD_TRIES; i++) {
         struct core_err why = {0};
         bool is_damaged;
-        int rc = read_and_compile(s, hash, out, &is_damaged, &why);
+        int rc = read_and_compile(v, out, &is_damaged, &why);
 
         if (!is_damaged)
             return rc < 0 ? core_err_set_param(err, rc, why.param, "%s", why.msg) : 0;
         rc = ads__gate_enter(s, err);
         if (rc < 0)
             return rc;
-        rc = ads__condemn(s, hash, err);
+        rc = ads__condemn(s, v->hash, err);
         ads__gate_leave(s);
         /* Only then has its task something else to offer; after another failure it
          * points to this version still. */
@@ -87,7 +161,7 @@ static int load(struct ads_store *s, const char *hash, struct ads__resident **ou
             return rc;
     }
     return core_err_set(err, CORE_E_STORE_UNAVAILABLE, "version %.12s changes while it is read",
-                        hash);
+                        v->hash);
 }
 
 /* What is asked for, and what came of it. */
@@ -155,7 +229,7 @@ static void load_claimed(struct ads__version *v)
     struct ads__waiter *w;
     bool is_gone = false;
     const uint64_t t0 = core_now_ns();
-    int rc = load(s, v->hash, &r, &is_gone, &err);
+    int rc = load(v, &r, &is_gone, &err);
 
     core_lock(&s->lock);
     if (rc == 0)

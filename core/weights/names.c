@@ -61,13 +61,18 @@ static void rename(struct core_buf *out, const char *name)
 
     for (size_t at = 0; at < n;) {
         const size_t n_wrapper = wrapper_at(name, at, is_start);
+        const char *dot;
+        size_t n_word;
 
         if (n_wrapper && n_wrapper <= n - at) {
             at += n_wrapper;
             continue;
         }
         is_start = false;
-        core_buf_add(out, &name[at++], 1);
+        dot = memchr(name + at, '.', n - at);
+        n_word = dot ? (size_t)(dot + 1 - (name + at)) : n - at;
+        core_buf_add(out, name + at, n_word);
+        at += n_word;
     }
     core_buf_str(out, end);
 }
