@@ -85,6 +85,7 @@ static void *engine_main(void *arg)
 {
     struct engine *e = arg;
 
+    pool_sit(e->pool);
     while (take_inbox(e)) {
         engine__admit(e);
         engine__step(e);

@@ -11,8 +11,8 @@
 
 #include "core/base/cgroup.h"
 
-/* "0-3,8": is a CPU of the list in the set and below `cpu`? */
-static bool has_lower(const char *list, const cpu_set_t *set, unsigned cpu)
+/* "0-3,8": the lowest CPU of the list that is in the set, at most `cpu`. */
+static unsigned lowest(const char *list, const cpu_set_t *set, unsigned cpu)
 {
     while (isdigit((unsigned char)*list)) {
         char *end;
@@ -22,24 +22,47 @@ static bool has_lower(const char *list, const cpu_set_t *set, unsigned cpu)
             b = strtoul(end + 1, &end, 10);
         for (; a <= b && a < cpu; a++)
             if (CPU_ISSET(a, set))
-                return true;
+                cpu = (unsigned)a;
         list = *end == ',' ? end + 1 : end;
     }
-    return false;
+    return cpu;
+}
+
+/* The first CPU of the core of `cpu` that is in the set. */
+static unsigned first_of_core(const char *root, const cpu_set_t *set, unsigned cpu)
+{
+    char line[CORE_FIRST_LINE], dir[CORE_FIRST_LINE];
+
+    snprintf(dir, sizeof(dir), "%s/sys/devices/system/cpu/cpu%u/topology", root, cpu);
+    return core_first_line(line, dir, "thread_siblings_list") ? lowest(line, set, cpu) : cpu;
+}
+
+void pool_cores_cpus(const char *root, const cpu_set_t *set, unsigned core, cpu_set_t *out)
+{
+    unsigned n = 0, first = CPU_SETSIZE;
+
+    CPU_ZERO(out);
+    for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        unsigned of_core;
+
+        if (!CPU_ISSET(cpu, set))
+            continue;
+        of_core = first_of_core(root, set, cpu);
+        if (of_core == cpu && n++ == core)
+            first = cpu;
+        if (of_core == first)
+            CPU_SET(cpu, out);
+    }
 }
 
 static void count_cpus(struct pool_cores *out, const char *root, const cpu_set_t *set)
 {
-    char line[CORE_FIRST_LINE], dir[CORE_FIRST_LINE];
-
     out->n_cpus = out->n_cores = 0;
     for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET(cpu, set))
             continue;
         out->n_cpus++;
-        snprintf(dir, sizeof(dir), "%s/sys/devices/system/cpu/cpu%u/topology", root, cpu);
-        if (!core_first_line(line, dir, "thread_siblings_list") || !has_lower(line, set, cpu))
-            out->n_cores++; /* the first of its core */
+        out->n_cores += first_of_core(root, set, cpu) == cpu;
     }
     out->n_cpus = out->n_cpus ? out->n_cpus : 1;
     out->n_cores = out->n_cores ? out->n_cores : 1;

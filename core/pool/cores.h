@@ -23,6 +23,10 @@ void pool_cores_read(struct pool_cores *out, const char *root, const cpu_set_t *
 /* The same for the calling thread's mask. */
 void pool_cores_here(struct pool_cores *out);
 
+/* The CPUs of `set` on one core, 0 .. n_cores - 1, counted by each core's lowest of them; none:
+ * there is no such core. */
+void pool_cores_cpus(const char *root, const cpu_set_t *set, unsigned core, cpu_set_t *out);
+
 /* Workers for arithmetic: one a core, because hyper-threads share its multipliers, and no
  * more than the quota, because beyond it the kernel stops all of them for the rest of a
  * period. A quota of 2.5 is 2: the half is for the threads that are no workers. */

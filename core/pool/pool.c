@@ -27,6 +27,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdalign.h>
 #include <stdatomic.h>
@@ -72,6 +73,7 @@ struct account {
     _Atomic uint64_t n_waits, n_sleeps, waited, lost, useful;
     /* since the last sample; nobody else reads these */
     uint64_t asleep, spun, wall_at, cpu_at;
+    bool is_home;
 };
 
 struct pool_seat {
@@ -79,6 +81,7 @@ struct pool_seat {
     struct pool *pool;
     unsigned worker;
     pthread_t thread;
+    cpu_set_t home; /* the CPUs of its core; none: it has no core of its own */
     alignas(64) struct account account;
 };
 
@@ -95,6 +98,8 @@ struct pool {
     /* Constant after pool_new(). */
     unsigned n_workers;
     bool may_spin;
+    cpu_set_t cpus;         /* all that the workers may use */
+    cpu_set_t first;        /* seat 0's home, once a thread has sat down */
     struct pool_seat *seat; /* [n_workers]; seat 0 has no thread */
     /* Worker 0's. */
     struct pool_fit fit;
@@ -154,9 +159,20 @@ static void others_want_cores(struct pool *p, uint64_t now)
     put(&p->busy_until, now + hold);
 }
 
-/* Closes a worker's account: what it neither ran nor slept, it lost. */
-static void sample_end(struct pool *p, struct account *a, uint64_t now)
+/* Moves the calling worker to its own core, or lets the system choose. */
+static void stay_home(struct pool_seat *seat, bool is_home)
 {
+    if (!CPU_COUNT(&seat->home) || seat->account.is_home == is_home)
+        return;
+    seat->account.is_home = is_home;
+    (void)sched_setaffinity(0, sizeof(cpu_set_t), is_home ? &seat->home : &seat->pool->cpus);
+}
+
+/* Closes a worker's account: what it neither ran nor slept, it lost. */
+static void sample_end(struct pool_seat *seat, uint64_t now)
+{
+    struct pool *p = seat->pool;
+    struct account *a = &seat->account;
     const uint64_t wall = now - a->wall_at, cpu = cpu_ns() - a->cpu_at;
     const uint64_t lost = wall > cpu + a->asleep ? wall - cpu - a->asleep : 0;
 
@@ -164,6 +180,7 @@ static void sample_end(struct pool *p, struct account *a, uint64_t now)
     add(&a->useful, cpu > a->spun ? cpu - a->spun : 0);
     if (wall >= SAMPLE_NS && lost > wall / LOST_SHARE)
         others_want_cores(p, now);
+    stay_home(seat, now >= get(&p->busy_until));
     sample_begin(a, now);
 }
 
@@ -236,9 +253,11 @@ static void sleep_until_changed(struct account *a, struct signal_word *word, uns
 }
 
 /* Waits until the word is not `old`; inside a run the time counts as waited. */
-static void wait_change(struct pool *p, struct account *a, struct signal_word *word, unsigned old,
+static void wait_change(struct pool_seat *seat, struct signal_word *word, unsigned old,
                         bool is_inside)
 {
+    struct pool *p = seat->pool;
+    struct account *a = &seat->account;
     const uint64_t begin = core_now_ns();
     uint64_t end;
 
@@ -252,7 +271,7 @@ static void wait_change(struct pool *p, struct account *a, struct signal_word *w
         add(&a->waited, end - begin);
     }
     if (end - a->wall_at >= SAMPLE_NS)
-        sample_end(p, a, end);
+        sample_end(seat, end);
 }
 
 static void wake_sleepers(struct signal_word *word)
@@ -293,7 +312,7 @@ void pool_barrier(struct pool *p)
     const unsigned phase = arrive(p);
 
     if (atomic_load_explicit(&p->phase.value, memory_order_acquire) == phase)
-        wait_change(p, &my_seat->account, &p->phase, phase, true);
+        wait_change(my_seat, &p->phase, phase, true);
 }
 
 size_t pool_claim(struct pool *p, size_t n_items)
@@ -314,7 +333,7 @@ void pool_await(struct pool *p, size_t n)
     unsigned told;
 
     while ((told = atomic_load_explicit(&p->told.value, memory_order_acquire)) < n)
-        wait_change(p, &my_seat->account, &p->told, told, true);
+        wait_change(my_seat, &p->told, told, true);
 }
 
 static void *worker_main(void *arg)
@@ -324,8 +343,9 @@ static void *worker_main(void *arg)
     unsigned run = 0;
 
     sample_begin(&seat->account, core_now_ns());
+    stay_home(seat, true);
     for (;;) {
-        wait_change(p, &seat->account, &seat->go, run, false);
+        wait_change(seat, &seat->go, run, false);
         run = atomic_load_explicit(&seat->go.value, memory_order_acquire);
         if (!p->fn)
             return NULL;
@@ -408,11 +428,17 @@ void pool_run_on(struct pool *p, unsigned n_workers, void (*fn)(void *arg, unsig
     fn(arg, 0);
     phase = arrive(p);
     if (atomic_load_explicit(&p->phase.value, memory_order_acquire) == phase)
-        wait_change(p, a, &p->phase, phase, true);
+        wait_change(&p->seat[0], &p->phase, phase, true);
     end = core_now_ns();
-    sample_end(p, a, end);
+    sample_end(&p->seat[0], end);
     fit_update(p, end - begin, end);
     my_seat = outer;
+}
+
+void pool_sit(struct pool *p)
+{
+    p->seat[0].home = p->first;
+    stay_home(&p->seat[0], true);
 }
 
 void pool_run(struct pool *p, void (*fn)(void *arg, unsigned worker), void *arg)
@@ -421,6 +447,18 @@ void pool_run(struct pool *p, void (*fn)(void *arg, unsigned worker), void *arg)
 }
 
 /* ---- life ------------------------------------------------------------------------- */
+
+/* Gives each worker a core of its own, if there are as many cores as workers, and no quota by which
+ * the process gets less than it sees: on a part of a machine others would choose the same cores. */
+static void find_homes(struct pool *p, const struct pool_cores *cores)
+{
+    if (p->n_workers != cores->n_cores || pool_cores_workers(cores) != cores->n_cores ||
+        sched_getaffinity(0, sizeof(p->cpus), &p->cpus) != 0)
+        return;
+    pool_cores_cpus("", &p->cpus, 0, &p->first);
+    for (unsigned w = 1; w < p->n_workers; w++)
+        pool_cores_cpus("", &p->cpus, w, &p->seat[w].home);
+}
 
 /* Starts the threads; *n_started counts them also on failure. Signals are for
  * the threads that expect them, so the workers block all. */
@@ -431,6 +469,7 @@ static bool threads_start(struct pool *p, unsigned *n_started)
 
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
+    p->seat[0].pool = p;
     for (i = 1; i < p->n_workers; i++) {
         p->seat[i].pool = p;
         p->seat[i].worker = i;
@@ -467,6 +506,7 @@ int pool_new(struct pool **out, unsigned n_threads, struct core_err *err)
     }
     p->n_workers = p->n_active = n_threads;
     p->may_spin = n_threads <= pool_cores_threads(&cores);
+    find_homes(p, &cores);
     pool_fit_init(&p->fit, n_threads);
     atomic_store_explicit(&p->n_fit, n_threads, memory_order_relaxed);
     if (!threads_start(p, &n_started)) {

@@ -10,6 +10,11 @@
  * not) and spins for 0.05 ms at most, for 20 ms, doubling to 80 ms while it stays so.
  * With more workers than CPUs it never spins. docs/performance.md has the measurements.
  *
+ * Places. A pool with a worker for each core of the process's CPUs, and no quota below them, gives
+ * each worker a core of its own: left alone, the system wakes a worker where it or its waker ran
+ * last, two on one core, and moves one of them milliseconds later. While others want the
+ * cores it leaves the choice to the system. Any other pool is placed by the system.
+ *
  * Work too small to share needs no call: the worker that has it (worker 0, or the one
  * whose fixed share it is) does it, the others go straight to the next barrier. A
  * barrier is needed only between a write of one worker and a read of another.
@@ -40,6 +45,10 @@ unsigned pool_size(const struct pool *p);
 /* Workers that find a core each at present, 1 .. pool_size(). Asked between two runs. It
  * is pool_size() on an idle machine and changes every 40 ms of work at most (fit.h). */
 unsigned pool_fit(const struct pool *p);
+
+/* The calling thread will be worker 0 of all runs, and nothing else: it keeps to a core as the
+ * others do, and threads that it creates begin there. */
+void pool_sit(struct pool *p);
 
 /* Runs fn(arg, worker) on every worker; returns when all have returned. What the
  * workers wrote is visible to the caller. */

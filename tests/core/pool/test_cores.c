@@ -60,6 +60,40 @@ START_TEST(hyper_threads_share_a_core)
 }
 END_TEST
 
+/* The CPUs of a core among CPUs [first, first + n), as bits. */
+static unsigned cpus(unsigned first, unsigned n, unsigned core)
+{
+    cpu_set_t set, of_core;
+    unsigned bits = 0;
+
+    CPU_ZERO(&set);
+    for (unsigned i = 0; i < n; i++)
+        CPU_SET(first + i, &set);
+    pool_cores_cpus(temp_dir, &set, core, &of_core);
+    for (unsigned i = 0; i < 16; i++)
+        bits |= CPU_ISSET(i, &of_core) ? 1u << i : 0;
+    ck_assert_int_eq(CPU_COUNT(&of_core), __builtin_popcount(bits));
+    return bits;
+}
+
+START_TEST(a_core_has_the_cpus_of_its_threads)
+{
+    ck_assert_uint_eq(cpus(2, 3, 1), 1u << 3); /* without files */
+    for (unsigned cpu = 0; cpu < 8; cpu++) {
+        char list[16];
+
+        snprintf(list, sizeof(list), "%u,%u\n", cpu % 4, cpu % 4 + 4);
+        siblings(cpu, list);
+    }
+    for (unsigned core = 0; core < 4; core++)
+        ck_assert_uint_eq(cpus(0, 8, core), 0x11u << core);
+    ck_assert_uint_eq(cpus(0, 8, 4), 0);
+    ck_assert_uint_eq(cpus(3, 3, 0), 1u << 3); /* its other thread is not ours */
+    ck_assert_uint_eq(cpus(3, 3, 2), 1u << 5);
+    ck_assert_uint_eq(cpus(3, 5, 0), 0x88);
+}
+END_TEST
+
 START_TEST(siblings_may_be_a_range)
 {
     for (unsigned cpu = 0; cpu < 8; cpu++)
@@ -171,6 +205,7 @@ Suite *cores_suite(void)
     tcase_add_checked_fixture(tc, temp_dir_make, temp_dir_remove);
     tcase_add_test(tc, without_files_every_cpu_is_a_core);
     tcase_add_test(tc, hyper_threads_share_a_core);
+    tcase_add_test(tc, a_core_has_the_cpus_of_its_threads);
     tcase_add_test(tc, siblings_may_be_a_range);
     tcase_add_loop_test(tc, the_quota_of_the_control_group_counts, 0,
                         sizeof(quotas) / sizeof(quotas[0]));

@@ -1,6 +1,7 @@
 /* tests/core/pool/test_pool.c - runs, barriers and claims; meant for TSan too: every
  * plain variable below is shared and guarded by the pool's barriers alone. */
 #include <check.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/base/lock.h"
+#include "core/pool/cores.h"
 #include "core/pool/pool.h"
 
 enum { MAX_WORKERS = 16, N_PHASES = 300, N_ITEMS = 40, N_SIZES = 5 };
@@ -379,6 +381,134 @@ START_TEST(workers_that_share_one_cpu_notice_it_and_become_fewer)
 }
 END_TEST
 
+struct places {
+    struct pool *pool;
+    cpu_set_t cpus[MAX_WORKERS];
+};
+
+static void note_place(void *arg, unsigned worker)
+{
+    struct places *pl = arg;
+
+    if (worker < MAX_WORKERS)
+        sched_getaffinity(0, sizeof(pl->cpus[0]), &pl->cpus[worker]);
+    pool_barrier(pl->pool);
+}
+
+/* How many workers may run on some of the process's cores only; each on others. */
+static unsigned n_at_home(const struct places *pl, const cpu_set_t *all)
+{
+    cpu_set_t taken, both;
+    unsigned n = 0;
+
+    CPU_ZERO(&taken);
+    for (unsigned w = 0; w < pool_size(pl->pool) && w < MAX_WORKERS; w++) {
+        if (CPU_EQUAL(&pl->cpus[w], all))
+            continue;
+        CPU_AND(&both, &taken, &pl->cpus[w]);
+        ck_assert_int_eq(CPU_COUNT(&both), 0);
+        CPU_OR(&taken, &taken, &pl->cpus[w]);
+        n++;
+    }
+    return n;
+}
+
+/* As many cores as a pool of one worker each needs; 0: this machine shares them out otherwise. */
+static unsigned n_homes(cpu_set_t *all)
+{
+    struct pool_cores c;
+
+    sched_getaffinity(0, sizeof(*all), all);
+    pool_cores_here(&c);
+    return c.n_cores > 1 && c.n_cores <= MAX_WORKERS && pool_cores_workers(&c) == c.n_cores
+               ? c.n_cores
+               : 0;
+}
+
+/* On a busy machine a worker leaves, for a moment: seen once is enough. */
+START_TEST(each_worker_has_a_core_of_its_own_and_the_caller_if_it_sits_down)
+{
+    struct places pl;
+    cpu_set_t all, mine;
+    const unsigned n = n_homes(&all);
+    unsigned n_seen = 0;
+
+    if (n == 0)
+        return;
+    pl.pool = pool_of(n);
+    pool_run(pl.pool, note_place, &pl);
+    ck_assert(CPU_EQUAL(&pl.cpus[0], &all)); /* who only comes by stays free */
+    pool_sit(pl.pool);
+    for (unsigned i = 0; i < 500 && n_seen < n; i++) {
+        pool_run(pl.pool, note_place, &pl);
+        n_seen = n_at_home(&pl, &all);
+        usleep(10000);
+    }
+    ck_assert_uint_eq(n_seen, n);
+    sched_getaffinity(0, sizeof(mine), &mine);
+    ck_assert(CPU_EQUAL(&mine, &pl.cpus[0]));
+    pool_free(&pl.pool);
+}
+END_TEST
+
+START_TEST(a_pool_of_another_size_is_placed_by_the_system)
+{
+    struct places pl;
+    cpu_set_t all;
+    const unsigned n = n_homes(&all);
+
+    for (unsigned size = 1; size <= n + 1 && size <= MAX_WORKERS; size++) {
+        if (size == n)
+            continue;
+        pl.pool = pool_of(size);
+        pool_sit(pl.pool);
+        pool_run(pl.pool, note_place, &pl);
+        ck_assert_uint_eq(n_at_home(&pl, &all), 0);
+        pool_free(&pl.pool);
+    }
+}
+END_TEST
+
+static atomic_bool is_over;
+
+static void *want_core(void *cpus)
+{
+    sched_setaffinity(0, sizeof(cpu_set_t), cpus);
+    while (!atomic_load(&is_over))
+        ;
+    return NULL;
+}
+
+START_TEST(a_worker_whose_core_others_want_may_go_elsewhere)
+{
+    const uint64_t begin = core_now_ns();
+    struct places pl;
+    cpu_set_t all, last;
+    const unsigned n = n_homes(&all);
+    pthread_t other[3];
+    bool has_left = false;
+
+    if (n == 0)
+        return;
+    pl.pool = pool_of(n);
+    pool_cores_cpus("", &all, n - 1, &last);
+    for (unsigned i = 0; i < 3; i++)
+        ck_assert_int_eq(pthread_create(&other[i], NULL, want_core, &last), 0);
+    while (!has_left && core_now_ns() - begin < 20000000000u) {
+        struct job j = {.n = n, .pool = pl.pool};
+
+        pool_run(pl.pool, compute, &j);
+        pool_run(pl.pool, note_place, &pl);
+        has_left = CPU_EQUAL(&pl.cpus[n - 1], &all);
+    }
+    ck_assert(has_left);
+    atomic_store(&is_over, true);
+    for (unsigned i = 0; i < 3; i++)
+        pthread_join(other[i], NULL);
+    pool_free(&pl.pool);
+}
+END_TEST
+
 START_TEST(a_pool_that_never_ran_can_be_freed)
 {
     struct pool *p = NULL;
@@ -443,6 +573,9 @@ Suite *pool_suite(void)
     tcase_add_test(tc, a_pool_without_work_uses_no_cpu);
     tcase_add_test(tc, waiting_for_a_late_worker_is_asleep_and_counted);
     tcase_add_test(tc, workers_that_share_one_cpu_notice_it_and_become_fewer);
+    tcase_add_test(tc, each_worker_has_a_core_of_its_own_and_the_caller_if_it_sits_down);
+    tcase_add_test(tc, a_pool_of_another_size_is_placed_by_the_system);
+    tcase_add_test(tc, a_worker_whose_core_others_want_may_go_elsewhere);
     tcase_add_test(tc, a_pool_that_never_ran_can_be_freed);
     tcase_add_test(tc, too_many_threads_are_refused);
     tcase_add_test(tc, pool_new_survives_every_allocation_failure);
