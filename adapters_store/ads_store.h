@@ -143,9 +143,9 @@ struct ads_put_options {
 int ads_put(struct ads_store *store, const char *task, const struct core_file *file, size_t n_files,
             const struct ads_put_options *opt, struct ads_info *info, struct core_err *err);
 
-/* Runs work(arg) on one of libuv's worker threads, then frees nothing: `work`
- * itself hands its result on. At most two run at a time, so that loads always find a
- * thread. CORE_E_OVERLOADED when 256 are queued, CORE_E_NOMEM; `work` is not called then. */
+/* Runs work(arg) on one of two threads that run nothing else, and yield their cores to all other
+ * threads of the process (a nice value of 10 more); frees nothing: `work` itself hands its
+ * result on. CORE_E_OVERLOADED when 256 are queued, CORE_E_NOMEM; `work` is not called then. */
 int ads_run_async(struct ads_store *store, void (*work)(void *arg), void *arg,
                   struct core_err *err);
 

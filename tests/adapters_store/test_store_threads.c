@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "adapters_store/ads_internal.h"
@@ -269,6 +270,38 @@ START_TEST(a_worker_that_waits_for_a_queued_load_runs_it)
 }
 END_TEST
 
+static void note_nice(void *arg)
+{
+    atomic_store((atomic_int *)arg, getpriority(PRIO_PROCESS, 0));
+}
+
+/* Of this thread. */
+static void note_nice_of_load(void *arg, const struct ads_adapter *a, const struct core_err *err)
+{
+    ck_assert_msg(a != NULL, "%s", err->msg);
+    ads_release(fx.store, a);
+    note_nice(arg);
+}
+
+START_TEST(uploads_yield_their_cores_and_loads_do_not)
+{
+    const int mine = getpriority(PRIO_PROCESS, 0);
+    const struct ads_adapter *a = NULL;
+    atomic_int of_change = -100, of_load = -100;
+
+    ads_fx_init(&fx);
+    ads_fx_open(&fx);
+    ads_fx_must_put(&fx, "t", 1);
+    ads_fx_reopen(&fx);
+    ck_assert_int_eq(ads_run_async(fx.store, note_nice, &of_change, NULL), 0);
+    ck_assert_int_eq(ads_acquire(fx.store, "t", NULL, note_nice_of_load, &of_load, &a, NULL), 0);
+    ads_fx_close(&fx); /* waits for both */
+    ck_assert_int_eq(atomic_load(&of_change), mine + 10 < 19 ? mine + 10 : 19);
+    ck_assert_int_eq(atomic_load(&of_load), mine);
+    ads_fx_release(&fx);
+}
+END_TEST
+
 static void wait_for_barrier(void *arg)
 {
     (void)arg;
@@ -308,6 +341,7 @@ Suite *store_threads_suite(void)
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, eight_threads_never_see_a_mix, 0, 6);
     tcase_add_test(t, a_worker_that_waits_for_a_queued_load_runs_it);
+    tcase_add_test(t, uploads_yield_their_cores_and_loads_do_not);
     tcase_add_test(t, loads_go_past_a_full_queue_of_other_work);
     suite_add_tcase(s, t);
     return s;
