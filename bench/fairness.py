@@ -1,5 +1,5 @@
 """A lone short request beside a flood of another tenant: python3 -m bench.fairness [--peftd P] [--encoder M] [--decoder M]
-                                                                               [--adapter FOLDER]
+                                                                               [--adapter FOLDER] [--only uploads,...]
 
 Tenant A: 16 clients in a loop, 64 inputs of 128 tokens each. Tenant B: one short request after the other. Two cores serve. Each
 tenant has an address of its own (127.0.0.2, 127.0.0.3), as --auth would give each a key. Printed: B's time alone, beside the
@@ -9,7 +9,10 @@ first token counts: B asks for one, A for 64 of each input.
 With --adapter (an adapter of the encoder), A also uploads in four loops instead, new versions all of them; then "one step" is none, and what
 the flood keeps are its uploads a second.
 
-The floors: B's p99 <= 3 times its median alone + one step; beside uploads 2 times. `--check` makes the exit status say whether they hold.
+The floors hold B's p99 against its p99 alone, like against like: at most 3 times that + one step, beside uploads 2 times. A median says
+nothing of the one request in a hundred that the machine itself makes late. "Strict" is the same against the median alone: it
+holds only on a machine whose own p99 is near its median. The last line says how much of the machine others use: B's times
+mean little where that is much. `--check` makes the exit status say whether the floors hold.
 """
 import argparse
 import http.client
@@ -21,6 +24,7 @@ import sys
 import tempfile
 import time
 
+from bench import machine
 from bench.servers import Peftd
 from tests.support.peftd import Client, files_of
 
@@ -75,7 +79,9 @@ def flood(port, params, seed):
 
 
 def upload(port, folder, seed, count):
-    """A loop of A's uploads: a version that was never there before, each time."""
+    """A loop of A's uploads: a version that was never there before, each time. The client stands for one on another machine, and
+    its Python needs a third of what the server does for it: it yields."""
+    os.nice(19)
     files, client = files_of(folder), Client(port)
     config = json.loads(files["adapter_config.json"])
     while True:
@@ -86,10 +92,11 @@ def upload(port, folder, seed, count):
         count[seed] += 1
 
 
-def show(kind, alone, beside, step, kept, floor):
-    p99 = percentile(beside, 99)
+def show(kind, alone, beside, step, kept, factor):
+    p99, (floor, strict) = percentile(beside, 99), (factor * percentile(alone, p) + step for p in (99, 50))
     print(f"| {kind} | {percentile(alone, 50) * 1e3:.1f} | {percentile(alone, 99) * 1e3:.1f} | {percentile(beside, 50) * 1e3:.1f} | {p99 * 1e3:.1f} | "
-          f"{step * 1e3:.0f} | {kept:.2f} | {floor * 1e3:.0f} | {'yes' if p99 <= floor else 'NO'} |", flush=True)
+          f"{step * 1e3:.0f} | {kept:.2f} | {floor * 1e3:.1f} | {'yes' if p99 <= floor else 'NO'} | {strict * 1e3:.1f} | "
+          f"{'yes' if p99 <= strict else 'no'} |", flush=True)
     return p99 <= floor
 
 
@@ -112,7 +119,7 @@ def run_uploads(binary, model, folder, seconds, cores):
             client.terminate()
             client.join()
         server.process.kill()
-    return show("uploads", alone, beside, 0, rate, 2 * percentile(alone, 50))
+    return show("uploads", alone, beside, 0, rate, 2)
 
 
 def steps(port):
@@ -161,7 +168,7 @@ def run(binary, model, kind, seconds, cores):
             server.process.kill()
     step = full_step(before, middle)
     kept = rows_a_second(middle, after, SHORT * len(beside)) / rows_a_second(before, middle)
-    return show(kind, alone, beside, step, kept, 3 * percentile(alone, 50) + step)
+    return show(kind, alone, beside, step, kept, 3)
 
 
 def main():
@@ -170,15 +177,19 @@ def main():
     p.add_argument("--encoder", default="build/models/minilm")
     p.add_argument("--decoder")
     p.add_argument("--adapter", default="demo/adapters/section")
+    p.add_argument("--only", default="encoder,decoder,uploads")
     p.add_argument("--seconds", type=float, default=10)
     p.add_argument("--cores", type=int, default=2)
     p.add_argument("--check", action="store_true")
     args = p.parse_args()
-    print("| model | alone p50 ms | alone p99 | beside the flood p50 | p99 | one step | flood keeps | floor | held |\n" + "|---" * 9 + "|")
+    print("| model | alone p50 ms | alone p99 | beside the flood p50 | p99 | one step | flood keeps | floor | held | strict | held |\n" +
+          "|---" * 11 + "|", flush=True)
+    only = args.only.split(",")
     held = [run(args.peftd, model, kind, args.seconds, args.cores)
-            for kind, model in (("encoder", args.encoder), ("decoder", args.decoder)) if model and os.path.exists(model)]
-    if os.path.exists(args.encoder) and os.path.exists(args.adapter):
+            for kind, model in (("encoder", args.encoder), ("decoder", args.decoder)) if kind in only and model and os.path.exists(model)]
+    if "uploads" in only and os.path.exists(args.encoder) and os.path.exists(args.adapter):
         held.append(run_uploads(args.peftd, args.encoder, args.adapter, args.seconds, args.cores))
+    print(f"{100 * machine.busy(1):.0f} % of the machine is used by others")
     return 0 if all(held) or not args.check else 1
 
 

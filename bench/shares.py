@@ -26,19 +26,21 @@ from bench import models, texts  # noqa: E402
 from bench.servers import Peftd, closed_loop  # noqa: E402
 
 FREQUENCY, STACK_BYTES = 299, 4096
-# Name of a column, and the functions that a sample's stack must hold.
+# Name of a column, and the functions that a sample's stack must hold, or a function with the one that called it ("outer<fwd_linears":
+# what the compiler has put into fwd_linears leaves no frame of its own).
 PLACES = (
     ("meetings", r"wait_change|pool_barrier|pool_claim|pool_run|pool_run_on|worker_main"),
     ("base products", r"gemm_\w+|gemm__\w+|type_inputs"),
     ("attention", r"fwd_attention|fwd__attend\w*|fwd__attn\w*|fwd__kv|fwd_kv\w*|fwd__keep|keep_own|rotate"),
     ("deltas", r"down_products|fwd__down_product|up_products|finish|sparse|replace_rows|scale_rows|scale_input|gates|bottleneck\w*|"
-               r"fwd__gate\w*|fwd__couple\w*|fwd__uncouple"),
-    ("norms, activations", r"fwd_norm|fwd__norm_\w+|norm_mine|fwd_glu|fwd_add|fwd_embed|fwd__embed_row|base_products|run_tile"),
+               r"fwd__gate\w*|fwd__couple\w*|fwd__uncouple|(?:outer|dots)<fwd_linears"),
+    ("norms, activations", r"fwd_norm|fwd__norm_\w+|norm_mine|fwd_glu|fwd_add|fwd_join|close_join|add_vector|act_all|fwd_embed|fwd__embed_row|"
+                           r"base_products|run_tile"),
     ("steps, sampling", r"engine_\w+|engine__\w+|fwd_\w+|fwd__\w+|family__\w+|forward|run_worker"),
     ("tokenising", r"tok_\w+"),
     ("HTTP, JSON", r".*"),
 )
-COLUMNS = [re.compile(f"(?:{pattern})(?:\\.|$)") for _, pattern in PLACES]
+COLUMNS = [re.compile(pattern) for _, pattern in PLACES]
 
 
 def generate(server, tasks, n_in, n_out):
@@ -103,9 +105,10 @@ def running(load):
 
 def place_of(frames):
     """The column of a stack, innermost frame first."""
-    for frame in frames:
+    names = [frame.split(".")[0] for frame in frames]  # without what the compiler adds: .isra.0
+    for name, caller in zip(names, [*names[1:], ""]):
         for i, column in enumerate(COLUMNS[:-1]):
-            if column.match(frame):
+            if column.fullmatch(name) or column.fullmatch(f"{name}<{caller}"):
                 return i
     return len(COLUMNS) - 1
 
