@@ -10,7 +10,7 @@
 #include "core/kern/kern_avx2.inc"
 
 /* Typed x. */
-enum { INT8_ROWS = 4, INT8_VECS = 1, DOT_OFFSET = 0, BF16_ROWS = 3 };
+enum { INT8_ROWS = 4, INT8_VECS = 1, DOT_OFFSET = 0, BF16_ROWS = 3, BF16_VECS = 4 };
 
 /* s + the dot products of four bytes of w, 0 to 128, and of x: no sum of two reaches 16
  * bits. */

@@ -8,7 +8,7 @@
 #include "core/kern/kern_avx512.inc"
 
 /* Typed x. */
-enum { INT8_ROWS = 6, INT8_VECS = 2, DOT_OFFSET = 0, BF16_ROWS = 8 };
+enum { INT8_ROWS = 6, INT8_VECS = 2, DOT_OFFSET = 0, BF16_ROWS = 8, BF16_VECS = 2 };
 
 /* As in kern_avx2.c. */
 static inline vi v_dot_small(vi s, vi w, vi x)
