@@ -23,7 +23,10 @@ packages() {
     build) echo gcc make python3 libmicrohttpd-dev libgnutls28-dev libopenblas-dev libjansson-dev libuv1-dev \
         libpcre2-dev libutf8proc-dev libarchive-dev libssl-dev zlib1g-dev ;;
     test) echo check python3 curl openssl ;;
-    lint) echo clang-14 clang-format-14 clang-tidy-14 git python3 ;;
+    lint) # clang-tidy reads the kernels of both machines
+        other=arm64
+        [ "$(uname -m)" != aarch64 ] || other=amd64
+        echo clang-14 clang-format-14 clang-tidy-14 git python3 libc6-dev-$other-cross ;;
     fuzz) echo clang-14 libclang-rt-14-dev llvm-14 ;;
     arm) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static ;;
     demo) echo python3 curl ;;

@@ -48,6 +48,7 @@ HOME = {
     "openssl/evp.h": r"(core/model/load|core/task/task_chat|adapters_store/ads_hash|server/auth)\.c$",
     "cblas.h": r"core/gemm/.*\.c$",
     "immintrin.h": r"core/kern/kern_.*\.[ch]$",
+    "arm_neon.h": r"core/kern/kern_.*\.[ch]$",
     "check.h": r"tests/.*$",
 }
 LINES_MAX, FUNCTION_MAX, SUBJECT_MAX = 800, 70, 60
@@ -171,15 +172,29 @@ OFF = ("bugprone-easily-swappable-parameters", "bugprone-reserved-identifier", "
        "clang-analyzer-optin.performance.Padding", "clang-analyzer-core.uninitialized.*",
        "clang-analyzer-core.NullDereference", "clang-analyzer-core.CallAndMessage",
        "clang-analyzer-core.NonNullParamChecker", "clang-analyzer-core.UndefinedBinaryOperatorResult")
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
+# Files that are empty without these flags: what their names have in them, the machine, the flags.
+KERNELS = (("kern_avx512bf16", "x86_64-linux-gnu", [*AVX512, "-mavx512bf16"]),
+           ("kern_avx512vnni", "x86_64-linux-gnu", [*AVX512, "-mavx512vnni"]),
+           ("kern_avx512", "x86_64-linux-gnu", AVX512),
+           ("kern_avxvnni", "x86_64-linux-gnu", [*AVX2, "-mavxvnni"]),
+           ("kern_avx2", "x86_64-linux-gnu", AVX2),
+           ("kern_neon", "aarch64-linux-gnu", ["-march=armv8.2-a+dotprod+bf16"]))
 TIDY = ",".join(["-*", "bugprone-*", "clang-analyzer-*", *(f"-{name}" for name in OFF)])
 
 
+def tidy_machine(name):
+    """The flags with which clang-tidy sees what is in a file of kernels, on any machine."""
+    for kind, target, flags in KERNELS:
+        if kind in name:
+            return ([] if platform.machine() == target.split("-")[0] else [f"--target={target}"]) + flags
+    return []
+
+
 def tidy(name):
-    is_x86 = platform.machine() == "x86_64"
-    isa = ["-mavx2", "-mfma", "-mf16c"] if is_x86 and "avx" in name else []
-    isa += ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"] if is_x86 and "avx512" in name else []
     r = run(["clang-tidy-14", "--quiet", f"--checks={TIDY}", "--warnings-as-errors=*", name, "--",
-             "-std=gnu11", "-D_GNU_SOURCE=", "-I.", *isa])
+             "-std=gnu11", "-D_GNU_SOURCE=", "-I.", *tidy_machine(name)])
     for line in r.stdout.splitlines():
         if re.search(r"(warning|error):", line):
             yield line.replace(str(ROOT) + "/", "")

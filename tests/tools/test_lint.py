@@ -1,6 +1,7 @@
 """Tests that each rule of tools/lint.py finds what breaks it: `python3 tests/tools/test_lint.py`."""
 
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -52,6 +53,24 @@ class Commits(unittest.TestCase):
     def test_a_subject_has_an_area_and_an_end(self):
         self.assertEqual(len(self.found("what\n\nBecause.\n")), 1)
         self.assertEqual(len(self.found(f"area: {'x' * 60}\n\nBecause.\n")), 1)
+
+
+class Kernels(unittest.TestCase):
+    """Files that are empty without the flags of their machine are read with them."""
+
+    def found(self, name, macro):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / name
+            path.write_text(f"#include <string.h>\n#if defined({macro})\nint f(int a)\n{{\n    int b = 0;\n\n    return a / b;\n}}\n#endif\n")
+            return list(lint.tidy(str(path)))
+
+    def test_clang_tidy_sees_the_kernels_of_each_machine(self):
+        for name, macro in (("kern_neon.c", "__aarch64__"), ("kern_neonbf16.c", "__ARM_FEATURE_BF16"),
+                            ("kern_neondotprod.c", "__ARM_FEATURE_DOTPROD"), ("kern_avx2.c", "__AVX2__"),
+                            ("kern_avx512bf16.c", "__AVX512BF16__")):
+            found = self.found(name, macro)
+            self.assertEqual(len(found), 1, (name, found))
+            self.assertIn("DivideZero", found[0])
 
 
 class Rest(unittest.TestCase):
