@@ -1,6 +1,6 @@
 # Two stages: the first has compilers and headers, the image only the libraries and one program.
 # The kernels choose their instruction set at run time, so one image runs on every x86-64
-# machine. On another architecture the portable kernels are what is built.
+# machine, or on every aarch64 machine. Elsewhere the portable kernels are what is built.
 #
 #   docker build --build-arg COMMIT=$(git rev-parse --short=12 HEAD) -t peftd .
 #   docker run -p 8080:8080 -v /models/minilm:/models/base:ro -v peftd-store:/store peftd

@@ -21,7 +21,12 @@ CFLAGS = -std=gnu11 -D_GNU_SOURCE= -I. -pthread $(WARN) $(FLAGS_$(VARIANT)) $(FL
 LDFLAGS = -pthread $(filter -fsanitize=%,$(FLAGS_$(VARIANT)))
 LIBS := -lmicrohttpd -lgnutls -luv -larchive -lcrypto -lz -ljansson -lpcre2-8 -lutf8proc -lopenblas -lm
 
-CORE := $(wildcard core/*/*.c)
+# What the compiler compiles for, asked anew each time: `deps` may have to install it. Until
+# then the kernels of both machines are in the list, where those of the other compile to nothing.
+machine = $(shell $(CC) -dumpmachine 2>/dev/null)
+is_x86 = $(filter x86_64-%,$(machine))
+is_arm = $(filter aarch64-%,$(machine))
+CORE := $(filter-out $(if $(is_x86),core/kern/kern_neon%.c) $(if $(is_arm),core/kern/kern_avx%.c),$(wildcard core/*/*.c))
 STORE := $(wildcard adapters_store/*.c)
 SERVER := $(filter-out server/main.c,$(wildcard server/*.c server/*/*.c))
 TESTS := $(shell find tests -name 'test_*.c' 2>/dev/null | sort)
@@ -36,20 +41,22 @@ OBJ_APP := $(call obj,$(STORE) $(SERVER)) $(B)/gen/assets.o
 ALL_SRC := $(CORE) $(STORE) $(SERVER) server/main.c
 
 # Instruction-set flags stand here and nowhere else (core/kern/kern.h, levels). Only a
-# compiler for x86-64 gets them; for any other machine these files compile to nothing.
-# Asked when a file is compiled, not before: `deps` may have to install the compiler.
-is_x86 = $(filter x86_64-%,$(shell $(CC) -dumpmachine))
+# compiler for the level's machine gets them.
 ISA_avx2 = $(if $(is_x86),-mavx2 -mfma -mf16c)
 ISA_avx512 = $(if $(is_x86),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl)
 ISA_avxvnni = $(if $(is_x86),$(ISA_avx2) -mavxvnni)
 ISA_avx512vnni = $(if $(is_x86),$(ISA_avx512) -mavx512vnni)
 ISA_avx512bf16 = $(if $(is_x86),$(ISA_avx512) -mavx512bf16)
-KERN_LEVELS := avx2 avxvnni avx512 avx512vnni avx512bf16
+ISA_neondotprod = $(if $(is_arm),-march=armv8.2-a+dotprod)
+ISA_neonbf16 = $(if $(is_arm),-march=armv8.2-a+bf16)
+KERN_LEVELS := avx2 avxvnni avx512 avx512vnni avx512bf16 neondotprod neonbf16
 # No contraction of a * b + c by the compiler: the order of rounding is the kernels' own
 # choice, so that a row's bits do not depend on which loop computed it.
 KERN_OPT := $(if $(filter release,$(VARIANT)),-O3) -ffp-contract=off
 $(B)/core/kern/%.o: FLAGS_FILE += $(KERN_OPT)
 $(foreach l,$(KERN_LEVELS),$(eval $$(B)/core/kern/kern_$(l).o: FLAGS_FILE += $$(ISA_$(l))))
+# gcc moves loads so far ahead that tiles no longer fit into the registers.
+$(B)/core/kern/kern_neon%.o: FLAGS_FILE += $(if $(is_arm),-fno-schedule-insns)
 $(B)/server/main.o $(B)/server/api/info_get.o: FLAGS_FILE += -DPEFTD_COMMIT='"$(COMMIT)"'
 
 .PHONY: all help deps
@@ -185,7 +192,7 @@ golden: all | build/.deps-test ## every committed golden over HTTP, all tasks mi
 
 alone: all | build/.deps-test ## every committed golden alone and in mixed calls: the same bits
 	$(PY) tests/parity/parity.py --golden tests/golden --peftd $(B)/peftd --alone 30
-	$(PY) tests/parity/rows.py --peftd $(B)/peftd --calls 10 --level avx2
+	$(PY) tests/parity/rows.py --peftd $(B)/peftd --calls 10 --level $(if $(is_arm),neon,avx2)
 
 CALLS ?= 200
 .PHONY: rows

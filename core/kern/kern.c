@@ -7,6 +7,8 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 #include "core/kern/kern_internal.h"
@@ -21,6 +23,18 @@ static bool has_avxvnni(void)
 }
 #endif
 
+/* A level of another machine has its name here, and no functions. */
+#if defined(__x86_64__)
+#define ON_X86(fill) fill
+#else
+#define ON_X86(fill) NULL
+#endif
+#if defined(__aarch64__)
+#define ON_ARM(fill) fill
+#else
+#define ON_ARM(fill) NULL
+#endif
+
 /* In order: each level overrides what it does better than those before it. */
 static const struct level {
     const char *name;
@@ -28,19 +42,14 @@ static const struct level {
     void (*fill)(struct kern_table *t);
 } all_levels[] = {
     {"portable", 0, 0, kern__fill_portable},
-#if defined(__x86_64__)
-    {"avx2", KERN_AVX2, 0, kern__fill_avx2},
-    {"avxvnni", KERN_AVXVNNI, KERN_AVX2, kern__fill_avxvnni},
-    {"avx512", KERN_AVX512, KERN_AVX2, kern__fill_avx512},
-    {"avx512vnni", KERN_VNNI, KERN_AVX2 | KERN_AVX512, kern__fill_avx512vnni},
-    {"avx512bf16", KERN_BF16, KERN_AVX2 | KERN_AVX512 | KERN_VNNI, kern__fill_avx512bf16},
-#else
-    {"avx2", KERN_AVX2, 0, NULL},
-    {"avxvnni", KERN_AVXVNNI, KERN_AVX2, NULL},
-    {"avx512", KERN_AVX512, KERN_AVX2, NULL},
-    {"avx512vnni", KERN_VNNI, KERN_AVX2 | KERN_AVX512, NULL},
-    {"avx512bf16", KERN_BF16, KERN_AVX2 | KERN_AVX512 | KERN_VNNI, NULL},
-#endif
+    {"avx2", KERN_AVX2, 0, ON_X86(kern__fill_avx2)},
+    {"avxvnni", KERN_AVXVNNI, KERN_AVX2, ON_X86(kern__fill_avxvnni)},
+    {"avx512", KERN_AVX512, KERN_AVX2, ON_X86(kern__fill_avx512)},
+    {"avx512vnni", KERN_VNNI, KERN_AVX2 | KERN_AVX512, ON_X86(kern__fill_avx512vnni)},
+    {"avx512bf16", KERN_BF16, KERN_AVX2 | KERN_AVX512 | KERN_VNNI, ON_X86(kern__fill_avx512bf16)},
+    {"neon", KERN_NEON, 0, ON_ARM(kern__fill_neon)},
+    {"neon-dotprod", KERN_NEON_DOTPROD, KERN_NEON, ON_ARM(kern__fill_neondotprod)},
+    {"neon-bf16", KERN_NEON_BF16, KERN_NEON | KERN_NEON_DOTPROD, ON_ARM(kern__fill_neonbf16)},
 };
 enum { N_LEVELS = sizeof(all_levels) / sizeof(all_levels[0]) };
 
@@ -62,6 +71,13 @@ unsigned kern_cpu_levels(void)
         levels |= KERN_VNNI;
     if (levels & KERN_VNNI && __builtin_cpu_supports("avx512bf16"))
         levels |= KERN_BF16;
+#elif defined(__aarch64__)
+    if (getauxval(AT_HWCAP) & HWCAP_ASIMD)
+        levels |= KERN_NEON;
+    if (levels && getauxval(AT_HWCAP) & HWCAP_ASIMDDP)
+        levels |= KERN_NEON_DOTPROD;
+    if (levels & KERN_NEON_DOTPROD && getauxval(AT_HWCAP2) & HWCAP2_BF16)
+        levels |= KERN_NEON_BF16;
 #endif
     return levels;
 }

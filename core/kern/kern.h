@@ -25,13 +25,17 @@
 
 /* Sets of instructions. AVX512 means F, BW, DQ, VL and implies AVX2; VNNI (8-bit dot
  * products over AVX-512) implies AVX512, BF16 (16-bit ones) implies VNNI. AVXVNNI is
- * the 8-bit dot product over AVX2 and stands beside them. */
+ * the 8-bit dot product over AVX2 and stands beside them. NEON is what every aarch64 has;
+ * NEON_DOTPROD (8-bit dot products) implies it, NEON_BF16 (16-bit multiply-adds) both. */
 enum kern_level {
     KERN_AVX2 = 1 << 0,
     KERN_AVX512 = 1 << 1,
     KERN_VNNI = 1 << 2,
     KERN_BF16 = 1 << 3,
-    KERN_AVXVNNI = 1 << 4
+    KERN_AVXVNNI = 1 << 4,
+    KERN_NEON = 1 << 5,
+    KERN_NEON_DOTPROD = 1 << 6,
+    KERN_NEON_BF16 = 1 << 7
 };
 
 enum kern_act {
@@ -213,7 +217,9 @@ struct kern_table {
     void (*to_int8)(size_t n, const float *x, struct kern_int8 *out);
     /* gemm over x_bf16 and a BF16_PAIRS panel, n_k even. For k = 0, 2, 4 .. each element
      * takes s = x[k + 1] w[k + 1] + s and then s = x[k] w[k] + s, each rounded once,
-     * subnormal values counting as 0: what vdpbf16ps does. */
+     * subnormal values counting as 0: what vdpbf16ps does. (Arm asks whether a sum is
+     * subnormal before it rounds it: the neon levels' is 0 where another level's is
+     * rounded up to the smallest normal number.) */
     void (*gemm_bf16)(const struct kern_gemm *g);
     /* gemm over x_int8 and a Q8_QUADS, Q6, Q5 or Q4 panel, n_k in whole blocks. d = sum q_x q_w of
      * a group of the panel is exact; s = d * (scale_w * scale_x) + s, and with minima
@@ -234,8 +240,9 @@ unsigned kern_cpu_levels(void);
 /* Fills *t: portable first, then each level in `levels` (masked by what the CPU
  * can). Never fails, holds nothing. */
 void kern_table_init(struct kern_table *t, unsigned levels);
-/* "portable", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16" -> mask with all
- * that the name implies; -1 if unknown. */
+/* "portable", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "neon",
+ * "neon-dotprod", "neon-bf16", whatever this machine is -> mask with all that the name
+ * implies; -1 if unknown. */
 int kern_level_parse(const char *name);
 
 #endif

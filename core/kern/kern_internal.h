@@ -13,6 +13,9 @@ void kern__fill_avxvnni(struct kern_table *t);
 void kern__fill_avx512(struct kern_table *t);
 void kern__fill_avx512vnni(struct kern_table *t);
 void kern__fill_avx512bf16(struct kern_table *t);
+void kern__fill_neon(struct kern_table *t);
+void kern__fill_neondotprod(struct kern_table *t);
+void kern__fill_neonbf16(struct kern_table *t);
 
 /* The portable to_f32: the levels hand it the types they have no loop for. */
 void kern__to_f32_portable(enum tensor_type type, size_t n, const void *src, float *dst);

@@ -8,6 +8,7 @@ it, nine digits, which lead back to the f32. It fails if no sequence was put bac
 
 import argparse
 import json
+import platform
 import random
 import re
 import sys
@@ -17,7 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.parity import parity  # noqa: E402
 
-LEVELS = ("avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16")
+LEVELS = (("neon", "neon-dotprod", "neon-bf16") if platform.machine() == "aarch64"
+          else ("avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16"))
 REQUESTS = (2, 24)  # of a call
 PREEMPTIONS = re.compile(r"^peftd_preemptions_total (\d+)$", re.MULTILINE)
 

@@ -5,9 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Those that compute everything, then those that do so for typed x only. */
+#if defined(__aarch64__)
+const unsigned levels_set[N_LEVELS] = {0, KERN_NEON};
+static const char *const names[N_TYPED_LEVELS] = {"portable", "neon", "neon-dotprod", "neon-bf16"};
+#else
 const unsigned levels_set[N_LEVELS] = {0, KERN_AVX2, KERN_AVX2 | KERN_AVX512};
 static const char *const names[N_TYPED_LEVELS] = {"portable", "avx2",       "avx512",
                                                   "avxvnni",  "avx512vnni", "avx512bf16"};
+#endif
 
 static bool has(unsigned levels)
 {

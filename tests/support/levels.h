@@ -7,7 +7,11 @@
 
 #include "core/kern/kern.h"
 
-enum { N_LEVELS = 3 };
+#if defined(__aarch64__)
+enum { N_LEVELS = 2, N_TYPED_LEVELS = 4 };
+#else
+enum { N_LEVELS = 3, N_TYPED_LEVELS = 6 };
+#endif
 
 /* Portable first, then every level of this CPU; returns how many there are. */
 unsigned levels_all(struct kern_table t[N_LEVELS]);
@@ -24,7 +28,6 @@ bool levels_has(unsigned i);
 void levels_report(const char *suite);
 
 /* For products over typed x, which more levels compute: the same bits at each. */
-enum { N_TYPED_LEVELS = 6 };
 unsigned levels_typed(struct kern_table t[N_TYPED_LEVELS]);
 void levels_report_typed(const char *suite);
 

@@ -11,12 +11,17 @@ START_TEST(levels_have_names_and_imply_the_lower_ones)
     ck_assert_int_eq(kern_level_parse("avxvnni"), KERN_AVX2 | KERN_AVXVNNI);
     ck_assert_int_eq(kern_level_parse("avx512bf16"),
                      KERN_AVX2 | KERN_AVX512 | KERN_VNNI | KERN_BF16);
+    ck_assert_int_eq(kern_level_parse("neon"), KERN_NEON);
+    ck_assert_int_eq(kern_level_parse("neon-dotprod"), KERN_NEON | KERN_NEON_DOTPROD);
+    ck_assert_int_eq(kern_level_parse("neon-bf16"), KERN_NEON | KERN_NEON_DOTPROD | KERN_NEON_BF16);
     ck_assert_int_eq(kern_level_parse("AVX2"), -1);
     ck_assert_int_eq(kern_level_parse(""), -1);
     kern_table_init(&t, 0);
     ck_assert_str_eq(t.name, "portable");
     ck_assert_uint_eq(t.level, 0);
     kern_table_init(&t, KERN_AVX512); /* without the level below it, it does not count */
+    ck_assert_str_eq(t.name, "portable");
+    kern_table_init(&t, KERN_NEON_DOTPROD);
     ck_assert_str_eq(t.name, "portable");
     kern_table_init(&t, ~0u); /* more than this CPU can: masked */
     ck_assert_uint_eq(t.level, kern_cpu_levels());

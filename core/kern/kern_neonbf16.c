@@ -1,0 +1,35 @@
+/* core/kern/kern_neonbf16.c - 16-bit multiply-adds over neon's registers.
+ *
+ * bfmlalt and bfmlalb: of each pair of bf16 values the odd or the even ones are multiplied
+ * and added to f32 as fused multiply-adds are, by the mode's rounding and subnormals. That is
+ * the contract of gemm_bf16; bfdot and bfmmla take both at once, but round to odd in between. */
+#include "core/kern/kern_internal.h"
+
+#if defined(__aarch64__)
+#include "core/kern/kern_neon.inc"
+
+enum { BF16_ROWS = 6, BF16_VECS = 4 }; /* 6 x 4 sums, 4 weights, 1 of x: 29 of 32 registers */
+
+/* Of typed x, two values of 16 bits: elements that the instructions repeat. */
+typedef bfloat16x4_t vx16;
+
+static inline vx16 v_x16(const uint16_t *p)
+{
+    return vreinterpret_bf16_u8(vget_low_u8(v_four_bytes(p)));
+}
+
+static inline vf v_dot_pairs(vf s, vi w, vx16 x)
+{
+    const bfloat16x8_t b = vreinterpretq_bf16_s32(w);
+
+    s = vbfmlaltq_lane_f32(s, b, x, 1);
+    return vbfmlalbq_lane_f32(s, b, x, 0);
+}
+
+#include "core/kern/kern_simd_bf16.inc"
+
+void kern__fill_neonbf16(struct kern_table *t)
+{
+    fill_bf16(t);
+}
+#endif
