@@ -15,10 +15,7 @@ typedef int8x16_t vx8;
 
 static inline vx8 v_x8(const int8_t *p)
 {
-    uint32_t word;
-
-    memcpy(&word, p, sizeof(word));
-    return vreinterpretq_s8_u32(vdupq_n_u32(word));
+    return vreinterpretq_s8_u32(vdupq_n_u32(v_word(p)));
 }
 
 /* s + the dot products of four bytes of w, -128 to 127, and of x: no sum of two reaches 16
@@ -42,9 +39,7 @@ typedef float32x2_t vx16;
 
 static inline vx16 v_x16(const uint16_t *p)
 {
-    const uint16x4_t h = vget_low_u16(vreinterpretq_u16_u8(v_four_bytes(p)));
-
-    return vget_low_f32(vreinterpretq_f32_u32(vshll_n_u16(h, 16)));
+    return vget_low_f32(vreinterpretq_f32_u32(vshll_n_u16(vcreate_u16(v_word(p)), 16)));
 }
 
 /* s + the products of two bf16 values, the odd one first. Subnormals are 0 by the mode

@@ -15,7 +15,7 @@ typedef bfloat16x4_t vx16;
 
 static inline vx16 v_x16(const uint16_t *p)
 {
-    return vreinterpret_bf16_u8(vget_low_u8(v_four_bytes(p)));
+    return vcreate_bf16(v_word(p));
 }
 
 static inline vf v_dot_pairs(vf s, vi w, vx16 x)

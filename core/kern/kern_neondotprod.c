@@ -12,7 +12,7 @@ typedef int8x8_t vx8;
 
 static inline vx8 v_x8(const int8_t *p)
 {
-    return vreinterpret_s8_u8(vget_low_u8(v_four_bytes(p)));
+    return vcreate_s8(v_word(p));
 }
 
 /* s + the dot products of four bytes of w, -128 to 127, and of x. */
