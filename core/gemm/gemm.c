@@ -67,7 +67,6 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
         return core_err_nomem(err, t->name);
     w->n_out = t->dim[0];
     w->n_in = t->dim[1];
-    w->narrow_max = k->narrow_max;
     w->precision = precision_of(t->type, precision);
     w->n_k = w->precision == GEMM_EXACT ? w->n_in : whole_blocks(w->n_in);
     w->gemm = w->precision == GEMM_INT8   ? k->gemm_int8
@@ -80,6 +79,7 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
         core_free(w);
         return core_err_nomem(err, t->name);
     }
+    w->narrow_max = kern_is_packed(w->panel.type) ? k->packed_max : k->narrow_max;
     *out = w;
     return 0;
 }
