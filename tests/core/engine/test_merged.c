@@ -223,7 +223,8 @@ START_TEST(weights_are_merged_in_the_order_that_their_files_have)
 }
 END_TEST
 
-/* A LoRA of rank 1 on every linear of the layers of BERT, without a head. */
+/* A LoRA of rank 1 on every linear of the layers of BERT, without a head. Its values are exact in
+ * bf16, as which a base of another precision keeps them. */
 static struct delta *make_lora_on_all(void)
 {
     static const char *const module[] = {"attention.self.query", "attention.self.key",
@@ -231,10 +232,13 @@ static struct delta *make_lora_on_all(void)
                                          "intermediate.dense",   "output.dense"};
     enum { N_LAYERS = 3, N_MODULES = 6, N = 2 * N_LAYERS * N_MODULES };
     static char name[N][160];
+    static float value[90];
     struct made t[N + 1] = {{0}};
     struct adapter a = {0};
     struct delta *d;
 
+    for (int i = 0; i < 90; i++)
+        value[i] = (float)(i - 25) / 128.0f;
     for (int i = 0; i < N; i += 2) {
         const char *m = module[i / 2 % N_MODULES];
         const bool is_up = strcmp(m, "intermediate.dense") == 0;
@@ -244,8 +248,8 @@ static struct delta *make_lora_on_all(void)
             snprintf(name[i + k], sizeof(name[0]),
                      "base_model.model.encoder.layer.%d.%s.lora_%c.weight", i / 2 / N_MODULES, m,
                      "AB"[k]);
-        t[i] = (struct made){name[i], .d0 = 1, .d1 = is_down ? 90 : 40, .base = -0.2f};
-        t[i + 1] = (struct made){name[i + 1], .d0 = is_up ? 90 : 40, .d1 = 1, .base = -0.2f};
+        t[i] = (struct made){name[i], .d0 = 1, .d1 = is_down ? 90 : 40, .value = value};
+        t[i + 1] = (struct made){name[i + 1], .d0 = is_up ? 90 : 40, .d1 = 1, .value = value};
     }
     put_text(&a, "adapter_config.json",
              "{\"peft_type\": \"LORA\", \"r\": 1, \"lora_alpha\": 1, \"target_modules\": "
@@ -277,8 +281,8 @@ static void run_both(struct golden_base *g, struct golden_result *before,
     engine_free(&e);
 }
 
-/* A task's own products are exact whatever the precision of the base's: one that has merged
- * every linear answers as on a base with exact ones. */
+/* A merged weight is multiplied exactly whatever the precision of the base's: a task that has
+ * merged every linear answers as on a base with exact ones. */
 START_TEST(merged_weights_are_exact_at_any_precision)
 {
     struct golden_base *exact = golden_open("bert", kern_cpu_levels());
