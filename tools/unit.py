@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 LONG = {"goldens": ("library", "chunks", "batch", "precision")}
@@ -19,9 +20,10 @@ def run(program, suite, case=None):
     env = {**os.environ, "CK_DEFAULT_TIMEOUT": "300", "CK_RUN_SUITE": suite}
     if case:
         env["CK_RUN_CASE"] = case
+    begin = time.monotonic()
     done = subprocess.run([program], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
     n = re.search(r"^\d+%: Checks: (\d+)", done.stdout, re.M)
-    return done.returncode, int(n[1]) if n else 0, done.stdout
+    return done.returncode, int(n[1]) if n else 0, done.stdout, time.monotonic() - begin
 
 
 def suites():
@@ -39,16 +41,18 @@ def main():
     program, wanted = sys.argv[1], sys.argv[2:] or suites()
     work = [(s, c) for s in wanted for c in LONG.get(s, (None,))]
     work.sort(key=lambda w: w[0] not in LONG)
-    n_checks, failed = 0, []
+    n_checks, failed, took = 0, [], []
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for what, (rc, n, text) in zip(work, pool.map(lambda w: run(program, *w), work)):
+        for what, (rc, n, text, seconds) in zip(work, pool.map(lambda w: run(program, *w), work)):
             n_checks += n
+            took.append((seconds, " ".join(w for w in what if w)))
             for line in text.split("\n"):
                 if "skipped" in line:
                     print(line)
             if rc or not n:
                 failed.append(what)
                 print(f"== {what[0]} {what[1] or ''}: {n} checks\n{text}")
+    print("longest:", ", ".join(f"{what} {s:.0f} s" for s, what in sorted(took, reverse=True)[:6]))
     print(f"{len(wanted)} suites, {n_checks} checks, {len(failed)} failed")
     sys.exit(bool(failed))
 

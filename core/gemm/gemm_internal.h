@@ -20,7 +20,7 @@ struct gemm_weight {
     size_t n_out, n_in;
     size_t n_k; /* n_in, with typed x rounded up to whole blocks by zeros */
     size_t n_bytes;
-    void *bytes;                                                /* 64-byte aligned */
+    void *bytes; /* 64-byte aligned */
     /* Whose `bytes` are: the weight's; a room's; somebody's, who lets them only be read. */
     enum { GEMM__OWN, GEMM__ROOM, GEMM__BORROWED } memory;
 

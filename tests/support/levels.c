@@ -29,6 +29,15 @@ bool levels_has(unsigned i)
     return has(levels_set[i]);
 }
 
+unsigned levels_repeats(unsigned n)
+{
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    return (n + 9) / 10;
+#else
+    return n;
+#endif
+}
+
 static unsigned fill(struct kern_table *t, unsigned n_names)
 {
     unsigned n = 0;

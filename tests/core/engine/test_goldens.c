@@ -202,7 +202,7 @@ static unsigned next_random(unsigned *state)
 }
 
 /* One case alone and in mixed batches, chosen at random. */
-static void alone_and_mixed(struct golden_base *g, int n_batches)
+static void alone_and_mixed(struct golden_base *g, unsigned n_batches)
 {
     enum { N_MATES = 12 };
     struct engine *e = open_engine(g, 2, 0);
@@ -210,7 +210,7 @@ static void alone_and_mixed(struct golden_base *g, int n_batches)
     struct golden_result alone = {0}, together[N_MATES];
     unsigned seed = 7;
 
-    for (int k = 0; k < n_batches; k++) {
+    for (unsigned k = 0; k < levels_repeats(n_batches); k++) {
         for (int i = 0; i < N_MATES; i++)
             batch[i] = g->all[next_random(&seed) % g->n_all];
         golden_run(e, batch, 1, &alone);
