@@ -124,7 +124,9 @@ void core_free_lazy(void *p)
     core_free_pages(p, all);
 }
 
-enum { LARGE_HEAD = 64, LARGE_MIN = 1 << 20 }; /* the head holds the size, 0 for the heap's */
+/* The head holds the size, 0 for the heap's. Smaller blocks would have a large page or none, and
+ * where one adapter goes for another the heap has the pages still. */
+enum { LARGE_HEAD = 64, LARGE_MIN = 4 << 20 };
 
 void *core_alloc_large(size_t n_bytes)
 {

@@ -27,8 +27,8 @@ void core_free_pages(void *p, size_t n_bytes);
  * are seldom needed whole. */
 void *core_alloc_lazy(size_t n_bytes);
 void core_free_lazy(void *p); /* NULL is fine */
-/* As core_alloc_aligned(), for memory that is used as a whole: from a megabyte on it has pages of
- * its own, large ones where the system has them. */
+/* As core_alloc_aligned(), for memory that is used as a whole: from four megabytes on it has pages
+ * of its own, large ones where the system has them. */
 void *core_alloc_large(size_t n_bytes);
 void core_free_large(void *p); /* NULL is fine */
 /* Asks for large pages: fewer faults at the first touch and fewer misses of the table of

@@ -82,7 +82,7 @@ END_TEST
 
 START_TEST(large_memory_is_aligned_and_zero_at_every_size)
 {
-    static const size_t size[] = {0, 1, (1 << 20) - 64, (1 << 20) - 63, 5 << 20};
+    static const size_t size[] = {0, 1, (4 << 20) - 64, (4 << 20) - 63, 9 << 20};
     const long before = resident_pages();
 
     for (size_t i = 0; i < sizeof(size) / sizeof(size[0]); i++) {
