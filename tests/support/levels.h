@@ -23,8 +23,8 @@ extern const unsigned levels_set[N_LEVELS];
  * sanitizer tries the widest only. */
 bool levels_has(unsigned i);
 
-/* How much of n a test repeats: a sanitizer looks for faults of memory and of threads, which a tenth
- * shows as well, and takes ten times as long. */
+/* How much of n a test repeats: a sanitizer looks for faults of memory and of threads, which a
+ * tenth shows as well, and takes ten times as long. */
 unsigned levels_repeats(unsigned n);
 
 /* For a suite's constructor: prints "SUITE: skipped: level avx512 (CPU lacks it)" for
