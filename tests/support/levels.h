@@ -20,7 +20,7 @@ unsigned levels_all(struct kern_table t[N_LEVELS]);
 extern const unsigned levels_set[N_LEVELS];
 
 /* False if this CPU lacks levels_set[i]: the test has nothing to try then. The thread
- * sanitizer tries the widest only. */
+ * sanitizer tries the widest only, the address sanitizer that and portable. */
 bool levels_has(unsigned i);
 
 /* How much of n a test repeats: a sanitizer looks for faults of memory and of threads, which a
