@@ -88,8 +88,8 @@ struct delta_gate {
 
 /* scale * act(x down + down_bias) up + scale * up_bias, times scale_vec, times the gate; 0 for
  * rows in front of the invocation, if it waits for one. Both factors have the type of the file;
- * beside a base that is not multiplied exactly (model_precision()) those in f32 are rounded to
- * bf16. t and y are f32 in any case. */
+ * with a model_precision() other than exact those in f32 are rounded to bf16, but for a coupling's
+ * and for a matrix that several operations share. t and y are f32 in any case. */
 struct delta_lowrank {
     struct delta_mat down;  /* [rank, n_in]; at an embedding [n_in, rank], since its input
                              * is one-hot: a token reads one row */

@@ -359,7 +359,8 @@ static int round_factor(struct delta_builder *b, struct delta_mat *m)
 }
 
 /* Beside a base that is not multiplied exactly, 32 bits of a low-rank product's factors say
- * nothing, and a step of many tasks would spend its time reading them: they become bf16. */
+ * nothing, and a step of many tasks would spend its time reading them: they become bf16. A shared
+ * matrix is read once for all its sites and stays. */
 static int round_factors(struct delta_builder *b)
 {
     int rc = 0;

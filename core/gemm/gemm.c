@@ -37,7 +37,7 @@ static size_t whole_blocks(size_t n_in)
 }
 
 /* In a room, large weights share large pages; small ones would gain nothing, and have bounds
- * that tools can watch. Whichever it is, the threads that fill them touch them first. */
+ * that tools can watch. The threads that fill a room's touch them first. */
 static int alloc_bytes(struct gemm_weight *w, const char *name, struct core_room *room,
                        struct core_err *err)
 {
