@@ -190,7 +190,9 @@ def tidy_machine(name):
     """The flags with which clang-tidy sees what is in a file of kernels, on any machine."""
     for kind, target, flags in KERNELS:
         if kind in name:
-            return ([] if platform.machine() == target.split("-")[0] else [f"--target={target}"]) + flags
+            # clang finds the other machine's headers by itself only beside a gcc for that machine.
+            other = [] if platform.machine() == target.split("-")[0] else [f"--target={target}", f"-isystem/usr/{target}/include"]
+            return other + flags
     return []
 
 
