@@ -41,6 +41,7 @@
 #include "core/base/lock.h"
 #include "core/pool/cores.h"
 #include "core/pool/fit.h"
+#include "core/pool/homes.h"
 
 enum {
     THREADS_MAX = 1024,
@@ -56,7 +57,8 @@ enum {
     LATE_NS = 50 * 1000,      /* a wake-up that takes longer waits for a core */
 
     SAMPLE_NS = 5 * 1000 * 1000, /* a worker's account of lost time */
-    LOST_SHARE = 3,              /* a third of it lost: others want the cores */
+    LOST_SHARE = 3,              /* a third lost of two in turn: others want the cores. Of one, if
+                                  * they have wanted them lately */
     HOLD_MIN_NS = 20 * 1000 * 1000,
     HOLD_MAX_NS = 80 * 1000 * 1000,
 };
@@ -73,7 +75,7 @@ struct account {
     _Atomic uint64_t n_waits, n_sleeps, waited, lost, useful;
     /* since the last sample; nobody else reads these */
     uint64_t asleep, spun, wall_at, cpu_at;
-    bool is_home;
+    bool was_short; /* of time, in the sample before */
 };
 
 struct pool_seat {
@@ -81,7 +83,8 @@ struct pool_seat {
     struct pool *pool;
     unsigned worker;
     pthread_t thread;
-    cpu_set_t home; /* the CPUs of its core; none: it has no core of its own */
+    bool may_stay; /* its thread does nothing but our work */
+    unsigned home; /* the core that it keeps to; homes.n: none */
     alignas(64) struct account account;
 };
 
@@ -98,8 +101,7 @@ struct pool {
     /* Constant after pool_new(). */
     unsigned n_workers;
     bool may_spin;
-    cpu_set_t cpus;         /* all that the workers may use */
-    cpu_set_t first;        /* seat 0's home, once a thread has sat down */
+    struct pool_homes homes;
     struct pool_seat *seat; /* [n_workers]; seat 0 has no thread */
     /* Worker 0's. */
     struct pool_fit fit;
@@ -146,26 +148,41 @@ static void sample_begin(struct account *a, uint64_t now)
     a->cpu_at = cpu_ns();
 }
 
-static void others_want_cores(struct pool *p, uint64_t now)
+/* Nobody has wanted cores for a while. */
+static bool is_calm(const struct pool *p, uint64_t now)
 {
     const uint64_t until = get(&p->busy_until);
+
+    return until == 0 || now > until + 4 * get(&p->hold_ns);
+}
+
+static void others_want_cores(struct pool *p, uint64_t now)
+{
     uint64_t hold = get(&p->hold_ns);
 
-    if (now < until)
+    if (now < get(&p->busy_until))
         return;
-    hold = until == 0 || now - until > 4 * hold ? HOLD_MIN_NS : 2 * hold;
+    hold = is_calm(p, now) ? HOLD_MIN_NS : 2 * hold;
     hold = hold < HOLD_MAX_NS ? hold : HOLD_MAX_NS;
     put(&p->hold_ns, hold);
     put(&p->busy_until, now + hold);
 }
 
-/* Moves the calling worker to its own core, or lets the system choose. */
+/* Lets the calling worker keep to a core, or the system choose. */
 static void stay_home(struct pool_seat *seat, bool is_home)
 {
-    if (!CPU_COUNT(&seat->home) || seat->account.is_home == is_home)
+    struct pool_homes *h = &seat->pool->homes;
+    const unsigned old = seat->home;
+
+    if (!seat->may_stay || (old < h->n) == is_home)
         return;
-    seat->account.is_home = is_home;
-    (void)sched_setaffinity(0, sizeof(cpu_set_t), is_home ? &seat->home : &seat->pool->cpus);
+    seat->home = is_home ? pool_homes_take(h, sched_getcpu()) : h->n;
+    if (old < h->n)
+        pool_homes_leave(h, old);
+    if (seat->home < h->n)
+        (void)sched_setaffinity(0, sizeof(cpu_set_t), pool_homes_cpus(h, seat->home));
+    else if (old < h->n)
+        (void)sched_setaffinity(0, sizeof(cpu_set_t), &h->all);
 }
 
 /* Closes a worker's account: what it neither ran nor slept, it lost. */
@@ -175,11 +192,14 @@ static void sample_end(struct pool_seat *seat, uint64_t now)
     struct account *a = &seat->account;
     const uint64_t wall = now - a->wall_at, cpu = cpu_ns() - a->cpu_at;
     const uint64_t lost = wall > cpu + a->asleep ? wall - cpu - a->asleep : 0;
+    const bool is_short = wall >= SAMPLE_NS && lost > wall / LOST_SHARE;
 
     add(&a->lost, lost);
     add(&a->useful, cpu > a->spun ? cpu - a->spun : 0);
-    if (wall >= SAMPLE_NS && lost > wall / LOST_SHARE)
+    if (is_short && (a->was_short || !is_calm(p, now))) /* else perhaps a single late wake-up */
         others_want_cores(p, now);
+    if (wall >= SAMPLE_NS)
+        a->was_short = is_short;
     stay_home(seat, now >= get(&p->busy_until));
     sample_begin(a, now);
 }
@@ -437,7 +457,7 @@ void pool_run_on(struct pool *p, unsigned n_workers, void (*fn)(void *arg, unsig
 
 void pool_sit(struct pool *p)
 {
-    p->seat[0].home = p->first;
+    p->seat[0].may_stay = true;
     stay_home(&p->seat[0], true);
 }
 
@@ -447,18 +467,6 @@ void pool_run(struct pool *p, void (*fn)(void *arg, unsigned worker), void *arg)
 }
 
 /* ---- life ------------------------------------------------------------------------- */
-
-/* Gives each worker a core of its own, if there are as many cores as workers, and no quota by which
- * the process gets less than it sees: on a part of a machine others would choose the same cores. */
-static void find_homes(struct pool *p, const struct pool_cores *cores)
-{
-    if (p->n_workers != cores->n_cores || pool_cores_workers(cores) != cores->n_cores ||
-        sched_getaffinity(0, sizeof(p->cpus), &p->cpus) != 0)
-        return;
-    pool_cores_cpus("", &p->cpus, 0, &p->first);
-    for (unsigned w = 1; w < p->n_workers; w++)
-        pool_cores_cpus("", &p->cpus, w, &p->seat[w].home);
-}
 
 /* Starts the threads; *n_started counts them also on failure. Signals are for
  * the threads that expect them, so the workers block all. */
@@ -470,9 +478,12 @@ static bool threads_start(struct pool *p, unsigned *n_started)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     p->seat[0].pool = p;
+    p->seat[0].home = p->homes.n;
     for (i = 1; i < p->n_workers; i++) {
         p->seat[i].pool = p;
         p->seat[i].worker = i;
+        p->seat[i].may_stay = true;
+        p->seat[i].home = p->homes.n;
         if (pthread_create(&p->seat[i].thread, NULL, worker_main, &p->seat[i]) != 0)
             break;
     }
@@ -506,7 +517,11 @@ int pool_new(struct pool **out, unsigned n_threads, struct core_err *err)
     }
     p->n_workers = p->n_active = n_threads;
     p->may_spin = n_threads <= pool_cores_threads(&cores);
-    find_homes(p, &cores);
+    rc = n_threads > cores.n_cores ? CORE_OK : pool_homes_init(&p->homes, err);
+    if (rc < 0) {
+        p->n_workers = 1; /* no thread to end */
+        goto out;
+    }
     pool_fit_init(&p->fit, n_threads);
     atomic_store_explicit(&p->n_fit, n_threads, memory_order_relaxed);
     if (!threads_start(p, &n_started)) {
@@ -538,6 +553,7 @@ void pool_free(struct pool **pool)
         for (unsigned i = 1; i < p->n_workers; i++)
             pthread_join(p->seat[i].thread, NULL);
     }
+    pool_homes_release(&p->homes);
     core_free(p->seat);
     core_free(p);
     *pool = NULL;

@@ -6,14 +6,15 @@
  *
  * Waiting. Who waits spins first, within a run for at most 0.5 ms and between two runs
  * for 0.2 ms, then sleeps on a futex; so a pool without work uses no CPU. When other
- * threads want the cores the pool notices (a third of 5 ms in which a worker could run and did
- * not) and spins for 0.05 ms at most, for 20 ms, doubling to 80 ms while it stays so.
+ * threads want the cores the pool notices (a third of 5 ms, twice in turn, in which a worker could
+ * run and did not) and spins for 0.05 ms at most, for 20 ms, doubling to 80 ms while it stays so.
  * With more workers than CPUs it never spins. docs/performance.md has the measurements.
  *
- * Places. A pool with a worker for each core of the process's CPUs, and no quota below them, gives
- * each worker a core of its own: left alone, the system wakes a worker where it or its waker ran
+ * Places. If there are as many cores as workers, each worker keeps to a core that no other of
+ * them has (homes.h): left alone, the system wakes a worker where it or its waker ran
  * last, two on one core, and moves one of them milliseconds later. While others want the
- * cores it leaves the choice to the system. Any other pool is placed by the system.
+ * cores it leaves the choice to the system, and takes the core where it is then. A larger pool is
+ * placed by the system.
  *
  * Work too small to share needs no call: the worker that has it (worker 0, or the one
  * whose fixed share it is) does it, the others go straight to the next barrier. A

@@ -413,59 +413,63 @@ static unsigned n_at_home(const struct places *pl, const cpu_set_t *all)
     return n;
 }
 
-/* As many cores as a pool of one worker each needs; 0: this machine shares them out otherwise. */
+/* The process's cores. */
 static unsigned n_homes(cpu_set_t *all)
 {
     struct pool_cores c;
 
     sched_getaffinity(0, sizeof(*all), all);
     pool_cores_here(&c);
-    return c.n_cores > 1 && c.n_cores <= MAX_WORKERS && pool_cores_workers(&c) == c.n_cores
-               ? c.n_cores
-               : 0;
+    return c.n_cores < MAX_WORKERS ? c.n_cores : MAX_WORKERS;
 }
 
-/* On a busy machine a worker leaves, for a moment: seen once is enough. */
-START_TEST(each_worker_has_a_core_of_its_own_and_the_caller_if_it_sits_down)
+/* Workers with a core of their own, in one of many runs: on a busy machine they leave, for a
+ * moment. */
+static bool sees_at_home(struct places *pl, const cpu_set_t *all, unsigned n)
 {
-    struct places pl;
-    cpu_set_t all, mine;
-    const unsigned n = n_homes(&all);
-    unsigned n_seen = 0;
+    for (unsigned i = 0; i < 500; i++) {
+        cpu_set_t before;
 
-    if (n == 0)
-        return;
-    pl.pool = pool_of(n);
-    pool_run(pl.pool, note_place, &pl);
-    ck_assert(CPU_EQUAL(&pl.cpus[0], &all)); /* who only comes by stays free */
-    pool_sit(pl.pool);
-    for (unsigned i = 0; i < 500 && n_seen < n; i++) {
-        pool_run(pl.pool, note_place, &pl);
-        n_seen = n_at_home(&pl, &all);
+        sched_getaffinity(0, sizeof(before), &before);
+        pool_run(pl->pool, note_place, pl);
+        if (n_at_home(pl, all) == n && CPU_EQUAL(&before, &pl->cpus[0]))
+            return true;
         usleep(10000);
     }
-    ck_assert_uint_eq(n_seen, n);
-    sched_getaffinity(0, sizeof(mine), &mine);
-    ck_assert(CPU_EQUAL(&mine, &pl.cpus[0]));
-    pool_free(&pl.pool);
+    return false;
 }
-END_TEST
 
-START_TEST(a_pool_of_another_size_is_placed_by_the_system)
+START_TEST(each_worker_has_a_core_of_its_own_and_the_caller_if_it_sits_down)
 {
     struct places pl;
     cpu_set_t all;
     const unsigned n = n_homes(&all);
 
-    for (unsigned size = 1; size <= n + 1 && size <= MAX_WORKERS; size++) {
-        if (size == n)
-            continue;
+    for (unsigned size = 1; size <= n && n > 1; size++) {
+        sched_setaffinity(0, sizeof(all), &all);
         pl.pool = pool_of(size);
-        pool_sit(pl.pool);
         pool_run(pl.pool, note_place, &pl);
-        ck_assert_uint_eq(n_at_home(&pl, &all), 0);
+        ck_assert(CPU_EQUAL(&pl.cpus[0], &all)); /* who only comes by stays free */
+        pool_sit(pl.pool);
+        ck_assert(sees_at_home(&pl, &all, size));
         pool_free(&pl.pool);
     }
+}
+END_TEST
+
+START_TEST(a_pool_larger_than_the_machine_is_placed_by_the_system)
+{
+    struct places pl;
+    cpu_set_t all;
+    const unsigned n = n_homes(&all);
+
+    if (n == MAX_WORKERS)
+        return;
+    pl.pool = pool_of(n + 1);
+    pool_sit(pl.pool);
+    pool_run(pl.pool, note_place, &pl);
+    ck_assert_uint_eq(n_at_home(&pl, &all), 0);
+    pool_free(&pl.pool);
 }
 END_TEST
 
@@ -488,10 +492,11 @@ START_TEST(a_worker_whose_core_others_want_may_go_elsewhere)
     pthread_t other[3];
     bool has_left = false;
 
-    if (n == 0)
+    if (n < 2)
         return;
     pl.pool = pool_of(n);
-    pool_cores_cpus("", &all, n - 1, &last);
+    pool_run(pl.pool, note_place, &pl);
+    last = pl.cpus[n - 1];
     for (unsigned i = 0; i < 3; i++)
         ck_assert_int_eq(pthread_create(&other[i], NULL, want_core, &last), 0);
     while (!has_left && core_now_ns() - begin < 20000000000u) {
@@ -542,7 +547,7 @@ START_TEST(pool_new_survives_every_allocation_failure)
         rc = pool_new(&p, 3, &err);
         core__alloc_fail_at = -1;
         if (rc == CORE_OK) {
-            ck_assert_int_eq(k, 2);
+            ck_assert_int_ge(k, 2); /* three where each worker finds a core */
             pool_free(&p);
             return;
         }
@@ -574,7 +579,7 @@ Suite *pool_suite(void)
     tcase_add_test(tc, waiting_for_a_late_worker_is_asleep_and_counted);
     tcase_add_test(tc, workers_that_share_one_cpu_notice_it_and_become_fewer);
     tcase_add_test(tc, each_worker_has_a_core_of_its_own_and_the_caller_if_it_sits_down);
-    tcase_add_test(tc, a_pool_of_another_size_is_placed_by_the_system);
+    tcase_add_test(tc, a_pool_larger_than_the_machine_is_placed_by_the_system);
     tcase_add_test(tc, a_worker_whose_core_others_want_may_go_elsewhere);
     tcase_add_test(tc, a_pool_that_never_ran_can_be_freed);
     tcase_add_test(tc, too_many_threads_are_refused);
