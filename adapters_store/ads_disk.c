@@ -95,10 +95,14 @@ static void tmp_name(char out[17])
     snprintf(out, 17, "%016" PRIx64, r + atomic_fetch_add(&n_names, 1));
 }
 
-static int write_all(int fd, const char *p, size_t n)
+static int write_all(int fd, const char *p, size_t n, struct ads__pause *pause)
 {
     while (n > 0) {
-        const ssize_t k = ads__sys_write(fd, p, n);
+        const size_t n_piece = pause && n > ADS__PIECE ? ADS__PIECE : n;
+        ssize_t k;
+
+        ads__pause(pause);
+        k = ads__sys_write(fd, p, n_piece);
 
         if (k < 0 && errno == EINTR)
             continue;
@@ -112,12 +116,20 @@ static int write_all(int fd, const char *p, size_t n)
     return 0;
 }
 
-static int write_file(int dir, const char *name, const void *bytes, size_t n, struct core_err *err)
+static int sync_file(int fd, struct ads__pause *pause)
 {
-    const int fd = ads__sys_open(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC);
-    int rc = 0;
+    ads__pause(pause);
+    return ads__sys_fsync(fd);
+}
 
-    if (fd < 0 || write_all(fd, bytes, n) < 0 || ads__sys_fsync(fd) < 0)
+static int write_file(int dir, const char *name, const void *bytes, size_t n,
+                      struct ads__pause *pause, struct core_err *err)
+{
+    int fd, rc = 0;
+
+    ads__pause(pause);
+    fd = ads__sys_open(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || write_all(fd, bytes, n, pause) < 0 || sync_file(fd, pause) < 0)
         rc = ads__errno(err, name);
     if (fd >= 0)
         close(fd);
@@ -132,7 +144,7 @@ static int replace_file(struct ads__disk *d, int dir, const char *name, const vo
     int rc;
 
     tmp_name(tmp);
-    rc = write_file(d->tmp, tmp, bytes, n, err);
+    rc = write_file(d->tmp, tmp, bytes, n, NULL, err);
     if (rc == 0 && ads__sys_rename(d->tmp, tmp, dir, name) < 0)
         rc = ads__errno(err, name);
     if (rc < 0)
@@ -155,7 +167,7 @@ static void keep_reserve(struct ads__disk *d)
     if (d->has_reserve)
         return;
     fd = ads__sys_open(d->root, reserve_name, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC);
-    d->has_reserve = fd >= 0 && write_all(fd, zeros, sizeof(zeros)) == 0;
+    d->has_reserve = fd >= 0 && write_all(fd, zeros, sizeof(zeros), NULL) == 0;
     if (fd >= 0)
         close(fd);
     if (!d->has_reserve)
@@ -432,17 +444,20 @@ static int stage_dir(struct ads__disk *d, struct ads__stage *st, struct core_err
 }
 
 int ads__disk_stage(struct ads__disk *d, struct ads__stage *st, const struct core_file *file,
-                    size_t n, const struct core_buf *manifest, struct core_err *err)
+                    size_t n, const struct core_buf *manifest, struct ads__pause *pause,
+                    struct core_err *err)
 {
-    int rc = stage_dir(d, st, err);
+    int rc;
 
+    ads__pause(pause);
+    rc = stage_dir(d, st, err);
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < n && rc == 0; i++)
-        rc = write_file(st->fd, file[i].name, file[i].bytes, file[i].n_bytes, err);
+        rc = write_file(st->fd, file[i].name, file[i].bytes, file[i].n_bytes, pause, err);
     if (rc == 0)
-        rc = write_file(st->fd, "version.json", manifest->p, manifest->n, err);
-    if (rc == 0 && ads__sys_fsync(st->fd) < 0)
+        rc = write_file(st->fd, "version.json", manifest->p, manifest->n, pause, err);
+    if (rc == 0 && sync_file(st->fd, pause) < 0)
         rc = ads__errno(err, "tmp");
     if (rc < 0)
         ads__disk_unstage(d, st);
@@ -528,7 +543,7 @@ int ads__disk_set_aside(struct ads__disk *d, const char *hash, const char *reaso
     snprintf(to, sizeof(to), "%s-%d", hash, i);
     fd = openat(d->damaged, to, DIR_FLAGS);
     if (fd >= 0) {
-        write_file(fd, "reason.txt", reason, strlen(reason), NULL);
+        write_file(fd, "reason.txt", reason, strlen(reason), NULL, NULL);
         close(fd);
     }
     core_log(CORE_LOG_WARN, "event=version_set_aside version=%s reason=\"%s\"", hash, reason);

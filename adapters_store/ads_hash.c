@@ -25,19 +25,30 @@ static const struct core_file *next_by_name(const struct core_file *file, size_t
     return best;
 }
 
-static bool add_file(EVP_MD_CTX *c, const struct core_file *f)
+static bool add_bytes(EVP_MD_CTX *c, const struct core_file *f, struct ads__pause *pause)
+{
+    for (size_t i = 0; i < f->n_bytes; i += ADS__PIECE) {
+        const size_t left = f->n_bytes - i;
+
+        ads__pause(pause);
+        if (!EVP_DigestUpdate(c, (const char *)f->bytes + i, left < ADS__PIECE ? left : ADS__PIECE))
+            return false;
+    }
+    return true;
+}
+
+static bool add_file(EVP_MD_CTX *c, const struct core_file *f, struct ads__pause *pause)
 {
     unsigned char len[8];
 
     for (unsigned i = 0; i < 8; i++)
         len[i] = (unsigned char)((uint64_t)f->n_bytes >> (8 * i));
     return EVP_DigestUpdate(c, f->name, strlen(f->name) + 1) &&
-           EVP_DigestUpdate(c, len, sizeof(len)) &&
-           (f->n_bytes == 0 || EVP_DigestUpdate(c, f->bytes, f->n_bytes));
+           EVP_DigestUpdate(c, len, sizeof(len)) && add_bytes(c, f, pause);
 }
 
-int ads_content_hash(const struct core_file *file, size_t n, char out[ADS_VERSION_LEN + 1],
-                     struct core_err *err)
+int ads__content_hash(const struct core_file *file, size_t n, char out[ADS_VERSION_LEN + 1],
+                      struct ads__pause *pause, struct core_err *err)
 {
     unsigned char md[EVP_MAX_MD_SIZE];
     const struct core_file *f = NULL;
@@ -50,7 +61,7 @@ int ads_content_hash(const struct core_file *file, size_t n, char out[ADS_VERSIO
         goto out;
     }
     while ((f = next_by_name(file, n, f ? f->name : NULL))) {
-        if (!add_file(c, f)) {
+        if (!add_file(c, f, pause)) {
             rc = core_err_set(err, CORE_E_INTERNAL, "content hash: SHA-256 failed");
             goto out;
         }
@@ -64,6 +75,12 @@ int ads_content_hash(const struct core_file *file, size_t n, char out[ADS_VERSIO
 out:
     EVP_MD_CTX_free(c);
     return rc;
+}
+
+int ads_content_hash(const struct core_file *file, size_t n, char out[ADS_VERSION_LEN + 1],
+                     struct core_err *err)
+{
+    return ads__content_hash(file, n, out, NULL, err);
 }
 
 /* ---- the sum -------------------------------------------------------------------------- */

@@ -284,6 +284,19 @@ void ads__index_free(struct ads_store *s);
 
 /* ---- ads_disk.c -------------------------------------------------------------- */
 
+/* An upload's patience with whoever computes answers: ads__pause() stands between its pieces,
+ * outside locks and the gate, and returns when is_busy() says no or all of left_ns is spent. The
+ * system alone does not see to that: where a thread of little weight has begun to run, one of more
+ * may wait for the next tick of the clock, 4 ms, and within some calls of a file system as long.
+ * NULL: no pause. */
+struct ads__pause {
+    bool (*is_busy)(void *arg);
+    void *arg;
+    uint64_t left_ns;
+};
+enum { ADS__PAUSE_NS = 100 * 1000 * 1000, ADS__PIECE = 256 * 1024 };
+void ads__pause(struct ads__pause *p);
+
 struct ads__disk {
     int root, versions, tasks, tmp, damaged, lock; /* descriptors, -1 = not open: while
                                                     * read_only the last three may be */
@@ -322,7 +335,8 @@ struct ads__stage {
     int fd;        /* its directory, flocked so that no sweep takes it */
 };
 int ads__disk_stage(struct ads__disk *d, struct ads__stage *st, const struct core_file *file,
-                    size_t n, const struct core_buf *manifest, struct core_err *err);
+                    size_t n, const struct core_buf *manifest, struct ads__pause *pause,
+                    struct core_err *err);
 void ads__disk_unstage(struct ads__disk *d, struct ads__stage *st);
 int ads__disk_publish(struct ads__disk *d, struct ads__stage *st, const char *hash,
                       struct core_err *err);
@@ -368,6 +382,10 @@ int ads__disk_each(const struct ads__disk *d, bool is_version,
  * wants to can make others with the same sum. Whatever the order of files; never 0. */
 uint64_t ads__content_sum(const struct core_file *file, size_t n);
 
+/* As ads_content_hash(), a quarter of a megabyte at a time with pauses between. */
+int ads__content_hash(const struct core_file *file, size_t n, char out[ADS_VERSION_LEN + 1],
+                      struct ads__pause *pause, struct core_err *err);
+
 /* ---- ads_loader.c -------------------------------------------------------------- */
 
 struct ads__loader;
@@ -396,6 +414,8 @@ struct ads_store {
     /* thread data: set at open */
     const struct model *model;
     uint64_t store_max_bytes, upload_max_bytes;
+    bool (*is_busy)(void *arg);
+    void *busy_arg;
     struct ads__loader *loader;
     /* the gate, but for the disk's descriptors and read_only, which are set at open */
     struct ads__disk disk;

@@ -27,6 +27,7 @@ struct put {
     uint64_t bytes_resident;
     struct core_buf manifest;
     struct ads__stage stage;
+    struct ads__pause pause;
     bool was_stored; /* some task had it */
     bool is_suspect; /* its copy was damaged or gone, when we read it */
     bool is_repair;
@@ -162,6 +163,7 @@ static int compile(struct put *p, struct core_err *err)
 
     if (!s->model)
         return core_err_set(err, CORE_E_INTERNAL, "the store was opened without a model");
+    ads__pause(&p->pause);
     rc = delta_compile(&d, s->model, p->file, p->n, err);
     if (rc < 0)
         return rc;
@@ -219,7 +221,7 @@ static int stage(struct put *p, uint64_t now_ms, struct core_err *err)
         if (rc < 0)
             return rc;
     }
-    return ads__disk_stage(&p->s->disk, &p->stage, p->file, p->n, &p->manifest, err);
+    return ads__disk_stage(&p->s->disk, &p->stage, p->file, p->n, &p->manifest, &p->pause, err);
 }
 
 /* Gate. 1: the version was there when we looked and has gone since: stage it. */
@@ -369,7 +371,13 @@ int ads_put(struct ads_store *s, const char *task, const struct core_file *file,
             const struct ads_put_options *opt, struct ads_info *info, struct core_err *err)
 {
     static const struct ads_put_options none;
-    struct put p = {.s = s, .task = task, .n = n_files, .stage = {.fd = -1}};
+    struct put p = {
+        .s = s,
+        .task = task,
+        .n = n_files,
+        .stage = {.fd = -1},
+        .pause = {.is_busy = s->is_busy, .arg = s->busy_arg, .left_ns = ADS__PAUSE_NS},
+    };
     bool is_resident = false;
     int rc;
 
@@ -378,7 +386,7 @@ int ads_put(struct ads_store *s, const char *task, const struct core_file *file,
     if (rc == 0 && !p.opt->is_dry_run)
         rc = ads__check_writable(s, err);
     if (rc == 0)
-        rc = ads_content_hash(p.file, p.n, p.hash, err);
+        rc = ads__content_hash(p.file, p.n, p.hash, &p.pause, err);
     if (rc == 0 && p.opt->is_strict && s->model)
         rc = check_strict(&p, err);
     if (rc == 0)

@@ -131,6 +131,8 @@ int ads_store_open(struct ads_store **out, const struct ads_options *opt, struct
     core_mutex_init(&s->lock, CORE_RANK_STORE);
     core_cond_init(&s->changed);
     s->model = opt->model;
+    s->is_busy = opt->is_busy;
+    s->busy_arg = opt->busy_arg;
     s->cache.n_bytes_max = opt->resident_max_bytes ? opt->resident_max_bytes : (uint64_t)1 << 30;
     s->cache.n_merged_max = opt->merged_max_bytes ? opt->merged_max_bytes : (uint64_t)1 << 30;
     s->hot.percent = opt->merge_share;

@@ -60,8 +60,12 @@ struct ads_options {
     double merge_window;         /* seconds; 0 = 60 */
     uint64_t store_max_bytes;    /* of all versions' files; 0 = no limit */
     uint64_t upload_max_bytes;   /* 0 = 256 MiB: files of one version */
-    bool must_exist;             /* a directory without a store is an error, and stays as it is */
-    bool read_only;              /* change nothing in the directory; it must exist */
+    bool (*is_busy)(void *arg);  /* are answers computed just now? An upload waits while they are,
+                                  * between its pieces and for a tenth of a second in all. Any
+                                  * thread. NULL: they never are */
+    void *busy_arg;
+    bool must_exist; /* a directory without a store is an error, and stays as it is */
+    bool read_only;  /* change nothing in the directory; it must exist */
 };
 
 /* Opens or creates the store, reads every pointer, checks that each version it

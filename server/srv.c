@@ -135,6 +135,14 @@ static int open_engine(struct srv *s, struct core_err *err)
     return engine_new(&s->engine, s->model, &engine, err);
 }
 
+/* Of the store, which is open before the engine is and as long. */
+static bool is_stepping(void *arg)
+{
+    const struct srv *s = arg;
+
+    return s->engine && engine_is_stepping(s->engine);
+}
+
 static int open_store(struct srv *s, struct core_err *err)
 {
     const struct ads_options store = {
@@ -146,6 +154,8 @@ static int open_store(struct srv *s, struct core_err *err)
         .merge_window = s->cfg.merge_window,
         .store_max_bytes = s->cfg.store_bytes,
         .upload_max_bytes = s->cfg.max_upload_bytes,
+        .is_busy = is_stepping,
+        .busy_arg = s,
     };
 
     return ads_store_open(&s->store, &store, err);

@@ -87,8 +87,10 @@ static void *engine_main(void *arg)
 
     pool_sit(e->pool);
     while (take_inbox(e)) {
+        atomic_store_explicit(&e->is_stepping, true, memory_order_relaxed);
         engine__admit(e);
         engine__step(e);
+        atomic_store_explicit(&e->is_stepping, false, memory_order_relaxed);
         e->thread_data.ended_ns = core_now_ns();
     }
     end_all(e);
@@ -337,6 +339,11 @@ void engine_stats(struct engine *e, struct engine_stats *out)
     core_unlock(&e->synced_data.lock);
     out->worker_seconds = 1e-9 * (double)pool.ns_ran * pool_size(e->pool);
     out->meeting_seconds = 1e-9 * (double)pool.ns_waited;
+}
+
+bool engine_is_stepping(const struct engine *e)
+{
+    return atomic_load_explicit(&e->is_stepping, memory_order_relaxed);
 }
 
 unsigned engine_context_max(const struct engine *e)

@@ -188,6 +188,8 @@ struct engine_stats {
     uint64_t kv_blocks_total, kv_blocks_used;
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
+/* True while a step is computed. Any thread. */
+bool engine_is_stepping(const struct engine *e);
 
 /* Tokens that one sequence of a task may have, prompt and completion: what engine_job_new()
  * holds them against. */

@@ -146,6 +146,7 @@ struct engine {
     struct engine_sampler *sampler; /* [workers] */
     pthread_t thread;
     bool has_thread;
+    atomic_bool is_stepping; /* the engine thread writes it */
 
     struct {                     /* the engine thread's own */
         struct engine_ring ring; /* of waiting jobs */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "core/base/err.h"
+#include "core/base/lock.h"
 #include "core/delta/delta.h"
 #include "tests/support/ads_fixture.h"
 
@@ -105,6 +106,58 @@ START_TEST(content_hash_knows_names_order_and_lengths)
     ck_assert_str_ne(h[0], h[3]);
     /* sha256 of "a\0" 02 00.. "12" "b\0" 01 00.. "3" */
     ck_assert_str_eq(h[0], "381cb3e2a231eb900bacf4725e6933396d60f41d74b5f81cec647bafd318ecb3");
+}
+END_TEST
+
+struct answers {
+    unsigned n_left; /* looks that find answers being computed */
+    unsigned n_looks;
+};
+
+static bool are_computed(void *arg)
+{
+    struct answers *a = arg;
+
+    a->n_looks++;
+    return a->n_left > 0 && a->n_left-- > 0;
+}
+
+/* Milliseconds of an upload that finds answers being computed `n` times. */
+static double put_beside(struct answers *answers, unsigned n)
+{
+    struct ads_info info = {0};
+    struct ads_upload up;
+    uint64_t begin;
+
+    *answers = (struct answers){.n_left = n};
+    fx.opt.is_busy = are_computed;
+    fx.opt.busy_arg = answers;
+    ads_fx_reopen(&fx);
+    ads_fx_upload(&fx, &up, 1);
+    begin = core_now_ns();
+    ck_assert_int_eq(ads_put(fx.store, "t", up.file, 3, NULL, &info, NULL), 0);
+    ads_info_release(&info);
+    return (double)(core_now_ns() - begin) * 1e-6;
+}
+
+START_TEST(an_upload_waits_while_answers_are_computed)
+{
+    struct answers answers;
+
+    put_beside(&answers, 20);
+    ck_assert_uint_eq(answers.n_left, 0);
+    ck_assert_uint_gt(answers.n_looks, 20 + 8); /* it looks again before each piece */
+}
+END_TEST
+
+START_TEST(an_upload_does_not_wait_for_ever)
+{
+    struct answers answers;
+    const double took = put_beside(&answers, 1000000);
+
+    ck_assert(took >= 100.0);
+    ck_assert_uint_gt(answers.n_left, 0);
+    ck_assert_uint_lt(answers.n_looks, 400); /* all patience once, not at each piece */
 }
 END_TEST
 
@@ -648,6 +701,8 @@ Suite *store_suite(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, names_are_checked);
     tcase_add_test(t, content_hash_knows_names_order_and_lengths);
+    tcase_add_test(t, an_upload_waits_while_answers_are_computed);
+    tcase_add_test(t, an_upload_does_not_wait_for_ever);
     tcase_add_test(t, what_was_put_is_served_and_given_back_byte_by_byte);
     tcase_add_test(t, the_same_content_is_one_version_whatever_the_task);
     tcase_add_test(t, a_put_moves_the_pointer_and_counts_and_a_repeated_one_does_not);

@@ -98,6 +98,7 @@ static bool on_token(void *arg, const struct engine_token *t)
     bool goes_on;
 
     (void)t;
+    ck_assert(engine_is_stepping(engine));
     pthread_mutex_lock(&s->lock);
     s->n_tokens++;
     goes_on = s->stop_after == 0 || s->n_tokens < s->stop_after;
