@@ -1,6 +1,7 @@
 /* tools/tokdump.c - shows how a tokenizer encodes, one JSON line per text.
  *
- *   tokdump [--no-special] [--max N] [--decode] PATH < texts.jsonl > out.jsonl
+ *   tokdump [--no-special] [--max N] [--decode] [--family MODEL_TYPE] PATH < texts.jsonl >
+ * out.jsonl
  *
  * PATH is a tokenizer.json, a vocab.txt, a model's folder or a .gguf. Each line of
  * input is a JSON string, or a pair [text, text]. Each line of output is
@@ -14,13 +15,23 @@
 
 #include "core/base/alloc.h"
 #include "core/base/err.h"
+#include "core/model/arch.h"
 #include "core/tok/tok.h"
 
 struct options {
     struct tok_encode_options encode;
     bool decode;
     const char *path;
+    const struct tok_defaults *dflt; /* of the family, or NULL */
 };
+
+static bool find_family(struct options *o, const char *name)
+{
+    for (size_t i = 0; model_families[i] && !o->dflt; i++)
+        if (strcmp(model_families[i]->name, name) == 0)
+            o->dflt = &model_families[i]->tokenizer;
+    return o->dflt;
+}
 
 static bool parse(int argc, char **argv, struct options *o)
 {
@@ -34,6 +45,9 @@ static bool parse(int argc, char **argv, struct options *o)
         } else if (strcmp(argv[i], "--max") == 0 && i + 1 < argc) {
             o->encode.n_max = strtoul(argv[++i], &end, 10);
             if (*end)
+                return false;
+        } else if (strcmp(argv[i], "--family") == 0 && i + 1 < argc) {
+            if (!find_family(o, argv[++i]))
                 return false;
         } else if (argv[i][0] != '-' && !o->path) {
             o->path = argv[i];
@@ -121,10 +135,12 @@ int main(int argc, char **argv)
     int rc;
 
     if (!parse(argc, argv, &o)) {
-        fputs("usage: tokdump [--no-special] [--max N] [--decode] PATH < texts.jsonl\n", stderr);
+        fputs("usage: tokdump [--no-special] [--max N] [--decode] [--family MODEL_TYPE] PATH < "
+              "texts.jsonl\n",
+              stderr);
         return 2;
     }
-    rc = tok_open_path(&tok, o.path, NULL, &err);
+    rc = tok_open_path(&tok, o.path, NULL, o.dflt, &err);
     while (rc == 0 && (n = getline(&line, &cap, stdin)) > 0)
         rc = one(tok, &o, line, (size_t)n, &e, &err);
     if (rc != 0)

@@ -180,6 +180,7 @@ static void forward(struct fwd_walk *w)
 const struct model_arch family__bart = {
     .name = "bart",
     .base_prefix = "model.",
+    .tokenizer = {.class = "BartTokenizer"},
     .key = KEYS,
     .site = sites,
     .n_sites = sizeof(sites) / sizeof(sites[0]),
@@ -193,6 +194,7 @@ const struct model_arch family__bart = {
 const struct model_arch family__mbart = {
     .name = "mbart",
     .base_prefix = "model.",
+    .tokenizer = {.class = "MBartTokenizer"},
     .key = KEYS,
     .site = sites,
     .n_sites = sizeof(sites) / sizeof(sites[0]),

@@ -111,6 +111,7 @@ void family__bert_forward(struct fwd_walk *w)
 const struct model_arch family__bert = {
     .name = "bert",
     .base_prefix = "bert.",
+    .tokenizer = {.class = "BertTokenizer"},
     .site = family__bert_sites,
     .n_sites = FAMILY_BERT_N_SITES,
     .head = heads,

@@ -206,6 +206,7 @@ static void forward(struct fwd_walk *w)
 const struct model_arch family__deberta_v2 = {
     .name = "deberta-v2",
     .base_prefix = "deberta.",
+    .tokenizer = {.class = "DebertaV2Tokenizer"},
     .key = {.d_head = "attention_head_size"},
     .site = sites,
     .n_sites = sizeof(sites) / sizeof(sites[0]),

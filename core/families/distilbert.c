@@ -44,6 +44,7 @@ static int config(struct model_config *c, const struct model_facts *f, struct co
 const struct model_arch family__distilbert = {
     .name = "distilbert",
     .base_prefix = "distilbert.",
+    .tokenizer = {.class = "DistilBertTokenizer"},
     .key = {.d_model = "dim",
             .n_layers = "n_layers",
             .n_heads = "n_heads",

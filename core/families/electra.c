@@ -28,6 +28,7 @@ static int config(struct model_config *c, const struct model_facts *f, struct co
 const struct model_arch family__electra = {
     .name = "electra",
     .base_prefix = "electra.",
+    .tokenizer = {.class = "ElectraTokenizer"},
     .site = family__bert_sites,
     .n_sites = FAMILY_BERT_N_SITES,
     .head = heads,

@@ -34,6 +34,7 @@ const struct model_arch family__gemma2 = {
     .name = "gemma2",
     .gguf = "gemma2",
     .base_prefix = "model.",
+    .tokenizer = {.class = "GemmaTokenizer"},
     .key = {.act = "hidden_activation"},
     .dflt = {.n_kv_heads = 4, .d_head = 256},
     .site = sites,

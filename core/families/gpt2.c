@@ -84,6 +84,7 @@ const struct model_arch family__gpt2 = {
     .name = "gpt2",
     .gguf = "gpt2",
     .base_prefix = "transformer.",
+    .tokenizer = {.class = "GPT2Tokenizer"},
     .key = {.d_model = "n_embd",
             .n_layers = "n_layer",
             .n_heads = "n_head",

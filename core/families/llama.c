@@ -32,6 +32,7 @@ const struct model_arch family__llama = {
     .is_permuted = true,
     .base_prefix = "model.",
     .span_prefix = "transformer.",
+    .tokenizer = {.class = "LlamaTokenizer"},
     .site = sites,
     .n_sites = sizeof(sites) / sizeof(sites[0]),
     .head = family__decoder_heads,

@@ -38,6 +38,7 @@ const struct model_arch family__mistral = {
     .is_permuted = true,
     .base_prefix = "model.",
     .span_prefix = "transformer.",
+    .tokenizer = {.class = "LlamaTokenizer"},
     .dflt = {.n_kv_heads = 8},
     .site = sites,
     .n_sites = sizeof(sites) / sizeof(sites[0]),

@@ -42,10 +42,13 @@ static void forward(struct fwd_walk *w)
     family__decoder_forward(w, &(struct decoder_shape){0});
 }
 
+static const char *const keep_space[] = {"<unk>", "<s>", "<|endoftext|>", NULL};
+
 const struct model_arch family__phi3 = {
     .name = "phi3",
     .gguf = "phi3",
     .base_prefix = "model.",
+    .tokenizer = {.class = "LlamaTokenizer", .gguf_keep_space = keep_space},
     .site = sites,
     .n_sites = sizeof(sites) / sizeof(sites[0]),
     .head = family__decoder_heads,

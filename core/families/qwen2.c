@@ -33,6 +33,7 @@ const struct model_arch family__qwen2 = {
     .gguf = "qwen2",
     .base_prefix = "model.",
     .span_prefix = "transformer.",
+    .tokenizer = {.class = "Qwen2Tokenizer"},
     .dflt = {.n_kv_heads = 32},
     .site = sites,
     .n_sites = sizeof(sites) / sizeof(sites[0]),

@@ -35,6 +35,7 @@ const struct model_arch family__qwen3 = {
     .gguf = "qwen3",
     .base_prefix = "model.",
     .span_prefix = "transformer.",
+    .tokenizer = {.class = "Qwen2Tokenizer"},
     .dflt = {.n_kv_heads = 32, .d_head = 128},
     .site = sites,
     .n_sites = sizeof(sites) / sizeof(sites[0]),

@@ -35,6 +35,7 @@ static int config(struct model_config *c, const struct model_facts *f, struct co
 const struct model_arch family__roberta = {
     .name = "roberta",
     .base_prefix = "roberta.",
+    .tokenizer = {.class = "RobertaTokenizer"},
     .site = family__bert_sites,
     .n_sites = FAMILY_BERT_N_SITES,
     .head = heads,
@@ -46,6 +47,7 @@ const struct model_arch family__roberta = {
 const struct model_arch family__xlm_roberta = {
     .name = "xlm-roberta",
     .base_prefix = "roberta.",
+    .tokenizer = {.class = "XLMRobertaTokenizer"},
     .site = family__bert_sites,
     .n_sites = FAMILY_BERT_N_SITES,
     .head = heads,

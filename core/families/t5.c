@@ -232,18 +232,18 @@ static void gated_forward(struct fwd_walk *w)
 
 /* ---- the family ------------------------------------------------------------------------ */
 
-#define T5(sites, run)                                                             \
-    .name = "t5", .base_prefix = "transformer.",                                   \
-    .key = {.d_model = "d_model",                                                  \
-            .n_layers = "",                                                        \
-            .n_heads = "num_heads",                                                \
-            .n_kv_heads = "",                                                      \
-            .d_head = "d_kv",                                                      \
-            .d_ff = "d_ff",                                                        \
-            .n_positions = "",                                                     \
-            .act = ""},                                                            \
-    .site = (sites), .n_sites = sizeof(sites) / sizeof((sites)[0]), .head = heads, \
-    .n_heads = sizeof(heads) / sizeof(heads[0]), .flexible_pool = MODEL_HEAD_EOS,  \
+#define T5(sites, run)                                                                  \
+    .name = "t5", .base_prefix = "transformer.", .tokenizer = {.class = "T5Tokenizer"}, \
+    .key = {.d_model = "d_model",                                                       \
+            .n_layers = "",                                                             \
+            .n_heads = "num_heads",                                                     \
+            .n_kv_heads = "",                                                           \
+            .d_head = "d_kv",                                                           \
+            .d_ff = "d_ff",                                                             \
+            .n_positions = "",                                                          \
+            .act = ""},                                                                 \
+    .site = (sites), .n_sites = sizeof(sites) / sizeof((sites)[0]), .head = heads,      \
+    .n_heads = sizeof(heads) / sizeof(heads[0]), .flexible_pool = MODEL_HEAD_EOS,       \
     .distances = distances, .config = config, .forward = (run)
 
 static const struct model_arch gated_t5 = {T5(gated_sites, gated_forward)};

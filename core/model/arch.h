@@ -12,6 +12,7 @@
 #include "core/base/room.h"
 #include "core/base/file.h"
 #include "core/model/model.h"
+#include "core/tok/tok.h"
 #include "core/weights/weights.h"
 
 struct fwd_walk;
@@ -97,6 +98,7 @@ struct model_arch {
     bool is_permuted;        /* GGUF stores the rows of each head of q and k interleaved */
     const char *base_prefix; /* "bert.", "model.": may stand before a path */
     const char *span_prefix; /* the same in the class that answers with spans; NULL: no other */
+    struct tok_defaults tokenizer;
     struct arch_keys key;
     struct arch_defaults dflt;
     const struct arch_site *site;

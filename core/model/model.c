@@ -36,7 +36,8 @@ static int open_config(struct model *m, const char *path, struct core_err *err)
 static int open_tokenizer(struct model *m, const char *path, struct core_err *err)
 {
     struct core_err why = {0};
-    const int rc = tok_open_path(&m->tok, path, weights_gguf(m->weights), &why);
+    const int rc =
+        tok_open_path(&m->tok, path, weights_gguf(m->weights), &m->arch->tokenizer, &why);
 
     if (rc == 0 || rc == CORE_E_NO_TOKENIZER)
         return 0;

@@ -49,19 +49,30 @@ int tok_open_wordpiece(struct tok **out, const void *vocab, size_t n_bytes, bool
 /* From vocab.json + merges.txt (GPT-2 byte-level BPE). */
 int tok_open_bpe(struct tok **out, const void *vocab, size_t n_vocab, const void *merges,
                  size_t n_merges, struct core_err *err);
-int tok_open_gguf(struct tok **out, const struct gguf *g, struct core_err *err);
+/* What a family of models knows of its tokenizers and their files may not say. */
+struct tok_defaults {
+    const char *class; /* tokenizer_class where no file names one; NULL: none */
+    /* GGUF does not say which control tokens swallow the white space behind them: all but
+     * these, NULL at the end. NULL: none does. */
+    const char *const *gguf_keep_space;
+};
+
+/* `dflt` may be NULL, here and below. */
+int tok_open_gguf(struct tok **out, const struct gguf *g, const struct tok_defaults *dflt,
+                  struct core_err *err);
 /* From the files of a model's folder, found by their names (those above and
  * config.json): tokenizer.json if it is there, else by the rule of `tokenizer_class`;
- * NULL: of tokenizer_config.json's class, else of config.json's model_type, else by
+ * NULL: of tokenizer_config.json's class or config.json's, else dflt's, else by
  * GPT-2's or BERT's rule if the names tell. Borrows nothing after the call.
  * CORE_E_NO_TOKENIZER if the vocabulary is not there; CORE_E_ADAPTER_UNSUPPORTED for
  * an unknown class, for a SentencePiece file without a class, for model types other
  * than UNIGRAM and BPE; CORE_E_ADAPTER_INVALID, CORE_E_NOMEM. */
-int tok_open_files(struct tok **out, const char *tokenizer_class, const struct core_file *files,
-                   size_t n_files, struct core_err *err);
+int tok_open_files(struct tok **out, const char *tokenizer_class, const struct tok_defaults *dflt,
+                   const struct core_file *files, size_t n_files, struct core_err *err);
 /* From g if it is not NULL; else from a folder (as tok_open_files()), a
  * tokenizer.json, a vocab.txt or a .gguf. CORE_E_NO_TOKENIZER if there is none. */
-int tok_open_path(struct tok **out, const char *path, const struct gguf *g, struct core_err *err);
+int tok_open_path(struct tok **out, const char *path, const struct gguf *g,
+                  const struct tok_defaults *dflt, struct core_err *err);
 void tok_close(struct tok **tok);
 
 size_t tok_n_vocab(const struct tok *tok);                               /* highest id + 1 */

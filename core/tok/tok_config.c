@@ -36,31 +36,30 @@ static int load(json_t **out, const struct core_file *f, size_t n, const char *n
                : core_err_set(err, CORE_E_ADAPTER_INVALID, "%s is not a JSON object", name);
 }
 
-static int find_family(struct tok__config *c, const char *class, struct core_err *err)
+static int find_family(struct tok__config *c, const char *class, const struct tok_defaults *dflt,
+                       struct core_err *err)
 {
-    const char *type = json_string_value(json_object_get(c->model, "model_type"));
-
     if (!class)
         class = json_string_value(json_object_get(c->own, "tokenizer_class"));
     if (!class)
         class = json_string_value(json_object_get(c->model, "tokenizer_class"));
-    if (class) {
-        c->family = tok__family_of_class(class);
-        if (!c->family)
-            return core_err_set(err, CORE_E_ADAPTER_UNSUPPORTED,
-                                "the tokenizer class \"%.60s\" without a tokenizer.json", class);
-    } else if (type) {
-        c->family = tok__family_of_model(type);
-        if (!c->family)
-            return core_err_set(err, CORE_E_ADAPTER_UNSUPPORTED,
-                                "the tokenizer of model_type \"%.60s\" without a tokenizer.json",
-                                type);
-    }
-    return 0;
+    if (!class && dflt)
+        class = dflt->class;
+    if (!class && dflt)
+        return core_err_set(err, CORE_E_ADAPTER_UNSUPPORTED,
+                            "no tokenizer.json, and no tokenizer_class in tokenizer_config.json to "
+                            "say how to use the other files");
+    if (!class)
+        return 0;
+    c->family = tok__family_of_class(class);
+    return c->family
+               ? 0
+               : core_err_set(err, CORE_E_ADAPTER_UNSUPPORTED,
+                              "the tokenizer class \"%.60s\" without a tokenizer.json", class);
 }
 
-int tok__config_read(struct tok__config *c, const char *class, const struct core_file *f, size_t n,
-                     struct core_err *err)
+int tok__config_read(struct tok__config *c, const char *class, const struct tok_defaults *dflt,
+                     const struct core_file *f, size_t n, struct core_err *err)
 {
     struct tok__config new = {0};
     int rc = load(&new.own, f, n, "tokenizer_config.json", err);
@@ -75,7 +74,7 @@ int tok__config_read(struct tok__config *c, const char *class, const struct core
             rc = load(&new.added, f, n, "added_tokens.json", err);
     }
     if (rc == 0)
-        rc = find_family(&new, class, err);
+        rc = find_family(&new, class, dflt, err);
     if (rc == 0)
         *c = new;
     else

@@ -22,80 +22,44 @@ enum { EXTRA_IDS_MAX = 1 << 16 };
 #define ALL ((1u << TOK__N_SPECIALS) - 1)
 
 static const struct tok__family families[] = {
-    {"BertTokenizer", " bert ", TOK__RULE_BERT, {"vocab.txt"}, {BERT_SPECIALS}, false, 0},
-    {"DistilBertTokenizer",
-     " distilbert ",
-     TOK__RULE_BERT,
-     {"vocab.txt"},
-     {BERT_SPECIALS},
-     false,
-     0},
-    {"ElectraTokenizer", " electra ", TOK__RULE_BERT, {"vocab.txt"}, {BERT_SPECIALS}, false, 0},
-    {"GPT2Tokenizer",
-     " gpt2 ",
-     TOK__RULE_GPT2,
-     {"vocab.json", "merges.txt"},
-     {END, END, END},
-     false,
-     ALL},
+    {"BertTokenizer", TOK__RULE_BERT, {"vocab.txt"}, {BERT_SPECIALS}, false, 0},
+    {"DistilBertTokenizer", TOK__RULE_BERT, {"vocab.txt"}, {BERT_SPECIALS}, false, 0},
+    {"ElectraTokenizer", TOK__RULE_BERT, {"vocab.txt"}, {BERT_SPECIALS}, false, 0},
+    {"GPT2Tokenizer", TOK__RULE_GPT2, {"vocab.json", "merges.txt"}, {END, END, END}, false, ALL},
     {"RobertaTokenizer",
-     " roberta ",
      TOK__RULE_ROBERTA,
      {"vocab.json", "merges.txt"},
      {SPM_SPECIALS},
      true,
      ALL & ~(1u << TOK__MASK)},
-    {"BartTokenizer",
-     " bart ",
-     TOK__RULE_ROBERTA,
-     {"vocab.json", "merges.txt"},
-     {SPM_SPECIALS},
-     true,
-     ALL},
+    {"BartTokenizer", TOK__RULE_ROBERTA, {"vocab.json", "merges.txt"}, {SPM_SPECIALS}, true, ALL},
     {"Qwen2Tokenizer",
-     " qwen2 qwen3 ",
      TOK__RULE_QWEN2,
      {"vocab.json", "merges.txt"},
      {NULL, END, END, NULL, END},
      false,
      0},
     {"XLMRobertaTokenizer",
-     " xlm-roberta ",
      TOK__RULE_XLM_ROBERTA,
      {"sentencepiece.bpe.model"},
      {SPM_SPECIALS},
      true,
      0},
-    {"MBartTokenizer",
-     " mbart ",
-     TOK__RULE_MBART,
-     {"sentencepiece.bpe.model"},
-     {SPM_SPECIALS},
-     true,
-     0},
+    {"MBartTokenizer", TOK__RULE_MBART, {"sentencepiece.bpe.model"}, {SPM_SPECIALS}, true, 0},
     {"T5Tokenizer",
-     " t5 ",
      TOK__RULE_T5,
      {"spiece.model"},
      {NULL, "</s>", "<unk>", NULL, "<pad>"},
      false,
      0},
     {"DebertaV2Tokenizer",
-     " deberta-v2 ",
      TOK__RULE_DEBERTA,
      {"spm.model"},
      {"[CLS]", "[SEP]", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"},
      false,
      1u << TOK__UNK},
-    {"LlamaTokenizer",
-     " llama mistral phi3 ",
-     TOK__RULE_LLAMA,
-     {"tokenizer.model"},
-     {"<s>", "</s>", "<unk>"},
-     false,
-     0},
+    {"LlamaTokenizer", TOK__RULE_LLAMA, {"tokenizer.model"}, {"<s>", "</s>", "<unk>"}, false, 0},
     {"GemmaTokenizer",
-     " gemma gemma2 ",
      TOK__RULE_GEMMA,
      {"tokenizer.model"},
      {"<bos>", "<eos>", "<unk>", NULL, "<pad>"},
@@ -118,17 +82,6 @@ const struct tok__family *tok__family_of_class(const char *class)
         n -= 4;
     for (size_t i = 0; i < N_FAMILIES; i++)
         if (strlen(families[i].class) == n && memcmp(families[i].class, class, n) == 0)
-            return &families[i];
-    return NULL;
-}
-
-const struct tok__family *tok__family_of_model(const char *model_type)
-{
-    char word[40];
-    const int n = snprintf(word, sizeof(word), " %s ", model_type);
-
-    for (size_t i = 0; i < N_FAMILIES && n > 2 && (size_t)n < sizeof(word); i++)
-        if (strstr(families[i].model_types, word))
             return &families[i];
     return NULL;
 }

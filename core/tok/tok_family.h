@@ -44,8 +44,7 @@ enum tok__special_kind {
 };
 
 struct tok__family {
-    const char *class;       /* tokenizer_class without "Fast" */
-    const char *model_types; /* of config.json, each between spaces */
+    const char *class; /* tokenizer_class without "Fast" */
     enum tok__rule rule;
     const char *files[3];                  /* the vocabulary's names, NULL-terminated */
     const char *specials[TOK__N_SPECIALS]; /* unless the files say otherwise */
@@ -55,8 +54,6 @@ struct tok__family {
 
 /* The row of a class ("LlamaTokenizer" or "LlamaTokenizerFast"), or NULL. */
 const struct tok__family *tok__family_of_class(const char *class);
-/* The row of a model_type, or NULL. */
-const struct tok__family *tok__family_of_model(const char *model_type);
 
 /* ---- the files beside the vocabulary --------------------------------------- */
 
@@ -69,10 +66,10 @@ struct tok__config {
 };
 
 /* Reads what there is of the four files and finds the family: `class` if not NULL,
- * else tokenizer_class, else model_type. family stays NULL if nothing says;
+ * else tokenizer_class, else dflt's. family stays NULL if nothing says and dflt is NULL;
  * CORE_E_ADAPTER_UNSUPPORTED with the name of a class that the table lacks. */
-int tok__config_read(struct tok__config *c, const char *class, const struct core_file *f, size_t n,
-                     struct core_err *err);
+int tok__config_read(struct tok__config *c, const char *class, const struct tok_defaults *dflt,
+                     const struct core_file *f, size_t n, struct core_err *err);
 void tok__config_release(struct tok__config *c);
 
 /* A switch of tokenizer_config.json: absent `otherwise`, null `when_null`. */

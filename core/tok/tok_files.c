@@ -208,8 +208,8 @@ static int open_by_name(struct tok **out, const struct tok__config *c, const str
     if (txt)
         return open_bert(out, c, txt, err);
     return core_err_set(err, CORE_E_ADAPTER_UNSUPPORTED,
-                        "a SentencePiece file, but no tokenizer_class in tokenizer_config.json and "
-                        "no model_type in config.json to say how to use it");
+                        "a SentencePiece file, but no tokenizer_class in tokenizer_config.json to "
+                        "say how to use it");
 }
 
 static int open_family(struct tok **out, const struct tok__config *c, const struct core_file *f,
@@ -246,8 +246,8 @@ static const char *const names[] = {"tokenizer.json",
                                     "config.json"};
 enum { N_VOCABULARIES = 7, N_NAMES = sizeof(names) / sizeof(names[0]) };
 
-int tok_open_files(struct tok **out, const char *tokenizer_class, const struct core_file *files,
-                   size_t n_files, struct core_err *err)
+int tok_open_files(struct tok **out, const char *tokenizer_class, const struct tok_defaults *dflt,
+                   const struct core_file *files, size_t n_files, struct core_err *err)
 {
     const struct core_file *json = core_file_find(files, n_files, names[0]);
     struct tok__config c;
@@ -262,7 +262,7 @@ int tok_open_files(struct tok **out, const char *tokenizer_class, const struct c
         return core_err_set(err, CORE_E_NO_TOKENIZER,
                             "the model's folder has no tokenizer.json, vocab.json, vocab.txt or "
                             "SentencePiece file");
-    rc = tok__config_read(&c, tokenizer_class, files, n_files, err);
+    rc = tok__config_read(&c, tokenizer_class, dflt, files, n_files, err);
     if (rc != 0)
         return rc;
     rc = c.family ? open_family(out, &c, files, n_files, err)
@@ -286,7 +286,8 @@ static int map_in(const char *folder, const char *name, struct core_map *m, bool
     return *there ? core_map_open(m, path, err) : 0;
 }
 
-static int open_folder(struct tok **out, const char *folder, struct core_err *err)
+static int open_folder(struct tok **out, const char *folder, const struct tok_defaults *dflt,
+                       struct core_err *err)
 {
     struct core_map maps[N_NAMES] = {{0}};
     struct core_file files[N_NAMES];
@@ -304,7 +305,7 @@ static int open_folder(struct tok **out, const char *folder, struct core_err *er
             break; /* nothing else is needed */
     }
     if (rc == 0)
-        rc = tok_open_files(out, NULL, files, n, err);
+        rc = tok_open_files(out, NULL, dflt, files, n, err);
     for (int i = 0; i < N_NAMES; i++)
         core_map_release(&maps[i]);
     return rc;
@@ -317,7 +318,8 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-int tok_open_path(struct tok **out, const char *path, const struct gguf *g, struct core_err *err)
+int tok_open_path(struct tok **out, const char *path, const struct gguf *g,
+                  const struct tok_defaults *dflt, struct core_err *err)
 {
     struct core_map m = {0};
     struct gguf *own = NULL;
@@ -325,9 +327,9 @@ int tok_open_path(struct tok **out, const char *path, const struct gguf *g, stru
     int rc;
 
     if (g)
-        return tok_open_gguf(out, g, err);
+        return tok_open_gguf(out, g, dflt, err);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        return open_folder(out, path, err);
+        return open_folder(out, path, dflt, err);
     rc = core_map_open(&m, path, err);
     if (rc == 0 && ends_with(path, ".json")) {
         rc = tok_open_json(out, m.bytes, m.n_bytes, err);
@@ -336,7 +338,7 @@ int tok_open_path(struct tok **out, const char *path, const struct gguf *g, stru
     } else if (rc == 0) {
         rc = gguf_read(m.bytes, m.n_bytes, &own, err);
         if (rc == 0)
-            rc = tok_open_gguf(out, own, err);
+            rc = tok_open_gguf(out, own, dflt, err);
         gguf_free(own);
     }
     core_map_release(&m);

@@ -74,14 +74,15 @@ static int read_merges(struct tok *tok, const struct gguf *g, bool ignore_merges
     return rc;
 }
 
-/* The tokens behind which Phi 3 swallows white space: all but these. */
-static bool is_rstrip(const struct gguf *g, const struct gguf_str *s)
+static bool is_rstrip(const struct tok_defaults *dflt, const struct gguf_str *s)
 {
-    struct gguf_str arch;
+    const char *const *keeps = dflt ? dflt->gguf_keep_space : NULL;
 
-    return gguf_get_str(g, "general.architecture", &arch) && tok__gguf_is(&arch, "phi3") &&
-           !tok__gguf_is(s, "<unk>") && !tok__gguf_is(s, "<s>") &&
-           !tok__gguf_is(s, "<|endoftext|>");
+    if (!keeps)
+        return false;
+    while (*keeps && !tok__gguf_is(s, *keeps))
+        keeps++;
+    return !*keeps;
 }
 
 /* XLM-R's and RoBERTa's mask swallows white space before it. */
@@ -94,7 +95,8 @@ static bool is_lstrip(const struct gguf *g, const struct gguf_str *s)
             (gguf_get_str(g, "tokenizer.ggml.pre", &v) && tok__gguf_is(&v, "roberta-bpe")));
 }
 
-int tok__gguf_added(struct tok *tok, const struct gguf *g, size_t n, struct core_err *err)
+int tok__gguf_added(struct tok *tok, const struct gguf *g, size_t n,
+                    const struct tok_defaults *dflt, struct core_err *err)
 {
     struct gguf_str s;
     int rc = tok__added_init(tok, n, err);
@@ -106,7 +108,7 @@ int tok__gguf_added(struct tok *tok, const struct gguf *g, size_t n, struct core
         if (type != TOK__PIECE_CONTROL && type != TOK__PIECE_USER && type != TOK__PIECE_UNKNOWN)
             continue;
         rc = tok__gguf_token(g, i, &s, err);
-        t.rstrip = rc == 0 && is_rstrip(g, &s);
+        t.rstrip = rc == 0 && is_rstrip(dflt, &s);
         t.lstrip = rc == 0 && is_lstrip(g, &s);
         if (rc == 0)
             rc = tok__added_add(tok, &t, s.p, s.n, err);
@@ -216,7 +218,8 @@ static int find_pre(const struct gguf *g, const struct pre **out, struct core_er
                         name.n > 60 ? 60 : (int)name.n, name.p);
 }
 
-static int build_bpe(struct tok *tok, const struct gguf *g, size_t n, struct core_err *err)
+static int build_bpe(struct tok *tok, const struct gguf *g, size_t n,
+                     const struct tok_defaults *dflt, struct core_err *err)
 {
     const struct pre *pre = NULL;
     int rc = find_pre(g, &pre, err);
@@ -240,7 +243,7 @@ static int build_bpe(struct tok *tok, const struct gguf *g, size_t n, struct cor
     if (rc == 0)
         rc = tok__build_decoder(tok, TOK__DEC_BYTES, "", false, err);
     if (rc == 0)
-        rc = tok__gguf_added(tok, g, n, err);
+        rc = tok__gguf_added(tok, g, n, dflt, err);
     return rc == 0 ? tok__finish(tok, err) : rc;
 }
 
@@ -283,7 +286,8 @@ static int build_wordpiece(struct tok *tok, const struct gguf *g, size_t n, stru
     return rc == 0 ? tok__build_wordpiece(tok, !cased, !cased, err) : rc;
 }
 
-int tok_open_gguf(struct tok **out, const struct gguf *g, struct core_err *err)
+int tok_open_gguf(struct tok **out, const struct gguf *g, const struct tok_defaults *dflt,
+                  struct core_err *err)
 {
     struct gguf_str model, json;
     struct tok *tok = NULL;
@@ -297,13 +301,13 @@ int tok_open_gguf(struct tok **out, const struct gguf *g, struct core_err *err)
         return core_err_set(err, CORE_E_NO_TOKENIZER, "the GGUF file has no tokenizer");
     rc = tok__new(&tok, err);
     if (rc == 0 && tok__gguf_is(&model, "gpt2"))
-        rc = build_bpe(tok, g, n, err);
+        rc = build_bpe(tok, g, n, dflt, err);
     else if (rc == 0 && tok__gguf_is(&model, "bert"))
         rc = build_wordpiece(tok, g, n, err);
     else if (rc == 0 && tok__gguf_is(&model, "llama"))
-        rc = tok__gguf_llama(tok, g, n, err);
+        rc = tok__gguf_llama(tok, g, n, dflt, err);
     else if (rc == 0 && tok__gguf_is(&model, "t5"))
-        rc = tok__gguf_t5(tok, g, n, err);
+        rc = tok__gguf_t5(tok, g, n, dflt, err);
     else if (rc == 0)
         rc = core_err_set(err, CORE_E_ADAPTER_UNSUPPORTED,
                           "GGUF: the tokenizer model \"%.*s\" is not supported",

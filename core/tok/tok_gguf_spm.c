@@ -93,7 +93,8 @@ static int read_pieces(struct pieces *p, const struct gguf *g, size_t n, struct 
 
 /* ---- llama ---------------------------------------------------------------- */
 
-int tok__gguf_llama(struct tok *tok, const struct gguf *g, size_t n, struct core_err *err)
+int tok__gguf_llama(struct tok *tok, const struct gguf *g, size_t n,
+                    const struct tok_defaults *dflt, struct core_err *err)
 {
     struct tok__spm_model how = {.model_type = TOK__SPM_BPE, .byte_fallback = true};
     struct pieces p = {0};
@@ -115,7 +116,7 @@ int tok__gguf_llama(struct tok *tok, const struct gguf *g, size_t n, struct core
     if (rc == 0)
         rc = tok__build_spm_decoder(tok, prefix, err);
     if (rc == 0)
-        rc = tok__gguf_added(tok, g, n, err);
+        rc = tok__gguf_added(tok, g, n, dflt, err);
     if (rc == 0)
         rc = tok__gguf_template(tok, g, true, err);
     pieces_release(&p);
@@ -187,7 +188,8 @@ static int t5_stages(struct tok *tok, const struct gguf *g, struct core_err *err
     return rc == 0 ? tok__build_decoder(tok, TOK__DEC_METASPACE, tok__mark, prefix, err) : rc;
 }
 
-int tok__gguf_t5(struct tok *tok, const struct gguf *g, size_t n, struct core_err *err)
+int tok__gguf_t5(struct tok *tok, const struct gguf *g, size_t n, const struct tok_defaults *dflt,
+                 struct core_err *err)
 {
     struct tok__spm_model how = {.model_type = TOK__SPM_UNIGRAM};
     struct pieces p = {0};
@@ -204,7 +206,7 @@ int tok__gguf_t5(struct tok *tok, const struct gguf *g, size_t n, struct core_er
     if (rc == 0)
         rc = t5_stages(tok, g, err);
     if (rc == 0)
-        rc = tok__gguf_added(tok, g, n, err);
+        rc = tok__gguf_added(tok, g, n, dflt, err);
     if (rc == 0)
         rc = t5_post(tok, g, err);
     pieces_release(&p);

@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     }
     files[n_files++] =
         (struct core_file){.name = kinds[kind].model, .bytes = bytes + at, .n_bytes = n - at};
-    if (tok_open_files(&tok, kinds[kind].class, files, n_files, &err) != 0) {
+    if (tok_open_files(&tok, kinds[kind].class, NULL, files, n_files, &err) != 0) {
         if (tok || !err.msg[0])
             abort();
         return 0;

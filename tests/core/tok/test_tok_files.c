@@ -60,7 +60,7 @@ START_TEST(tokenizer_config_says_whether_vocab_txt_is_cased)
     struct tok *tok;
 
     temp_dir_make();
-    ck_assert_int_eq(tok_open_path(&tok, temp_dir, NULL, &err), CORE_E_NO_TOKENIZER);
+    ck_assert_int_eq(tok_open_path(&tok, temp_dir, NULL, NULL, &err), CORE_E_NO_TOKENIZER);
     write_text("vocab.txt", "[UNK]\r\n[CLS]\n[SEP]\nA\na\nä\nÄ");
     tok = open_tok(temp_dir);
     assert_encodes(tok, "A Ä", "1[0,0] 4[0,1] 4[2,3] 2[0,0]");
@@ -75,7 +75,7 @@ START_TEST(tokenizer_config_says_whether_vocab_txt_is_cased)
     tok_close(&tok);
     write_text("tokenizer_config.json", "[");
     memset(&err, 0, sizeof(err));
-    ck_assert_int_eq(tok_open_path(&tok, temp_dir, NULL, &err), CORE_E_ADAPTER_INVALID);
+    ck_assert_int_eq(tok_open_path(&tok, temp_dir, NULL, NULL, &err), CORE_E_ADAPTER_INVALID);
     temp_dir_remove();
 }
 END_TEST
@@ -100,7 +100,7 @@ START_TEST(a_path_with_nothing_says_so)
     struct core_err err = {0};
     struct tok *tok = NULL;
 
-    ck_assert_int_eq(tok_open_path(&tok, "tests/golden/no-such-model", NULL, &err),
+    ck_assert_int_eq(tok_open_path(&tok, "tests/golden/no-such-model", NULL, NULL, &err),
                      CORE_E_STORE_UNAVAILABLE);
     ck_assert_ptr_null(tok);
 }

@@ -169,7 +169,7 @@ START_TEST(each_pre_tokenizer_name_is_what_its_tokenizer_json_is)
         put_u32(&w, (uint32_t)bos);
     }
     g = finish(&w, &bytes);
-    ck_assert_msg(tok_open_path(&tok, "", g, &err) == 0, "%s", err.msg);
+    ck_assert_msg(tok_open_path(&tok, "", g, NULL, &err) == 0, "%s", err.msg);
     gguf_free(g); /* nothing is borrowed */
     core_free(bytes);
     assert_same(tok, want, kinds[_i].offsets);
@@ -190,7 +190,7 @@ START_TEST(qwen2_composes_characters_before_it_cuts)
     put_bpe(&w, "qwen2");
     key_str(&w, "tokenizer.ggml.pre", "qwen2");
     g = finish(&w, &bytes);
-    ck_assert_msg(tok_open_gguf(&tok, g, &err) == 0, "%s", err.msg);
+    ck_assert_msg(tok_open_gguf(&tok, g, NULL, &err) == 0, "%s", err.msg);
     encode(tok, "e\u0301t\u00e9 <tool> 123 WE'LL  go\n\n", &x);
     encode(want, "e\u0301t\u00e9 <tool> 123 WE'LL  go\n\n", &y);
     ck_assert_uint_eq(x.n, y.n);
@@ -228,7 +228,7 @@ START_TEST(flags_put_special_tokens_around_each_text)
         core_buf_add(&w.b, &on, 1);
     }
     g = finish(&w, &bytes);
-    ck_assert_msg(tok_open_gguf(&tok, g, &err) == 0, "%s", err.msg);
+    ck_assert_msg(tok_open_gguf(&tok, g, NULL, &err) == 0, "%s", err.msg);
     assert_encodes(tok, "ab", "0[0,0] 2[0,1] 3[1,2] 1[0,0]");
     ck_assert_int_eq(tok_encode(tok, "a", 1, "b", 1, NULL, &e, &err), 0);
     ck_assert_mem_eq(e.ids, ((int32_t[]){0, 2, 1, 0, 3, 1}), 6 * sizeof(int32_t));
@@ -255,7 +255,7 @@ START_TEST(bert_vocabularies_get_their_continuations_back)
     for (int i = 0; i < 7; i++)
         put_str(&w, tokens[i]);
     g = finish(&w, &bytes);
-    ck_assert_msg(tok_open_gguf(&tok, g, &err) == 0, "%s", err.msg);
+    ck_assert_msg(tok_open_gguf(&tok, g, NULL, &err) == 0, "%s", err.msg);
     assert_encodes(tok, "Running!", "2[0,0] 4[0,3] 5[3,7] 6[7,8] 3[0,0]");
     gguf_free(g);
     core_free(bytes);
@@ -286,7 +286,7 @@ START_TEST(tokens_that_fill_the_matrix_up_come_of_no_text)
     key(&w, _i ? "tokenizer.ggml.add_eos_token" : "tokenizer.ggml.add_bos_token", T_BOOL);
     core_buf_add(&w.b, &off, 1);
     g = finish(&w, &bytes);
-    ck_assert_msg(tok_open_gguf(&tok, g, &err) == 0, "%s", err.msg);
+    ck_assert_msg(tok_open_gguf(&tok, g, NULL, &err) == 0, "%s", err.msg);
     gguf_free(g);
     core_free(bytes);
     assert_encodes(tok, "abx", "1[0,1] 2[0,1] 3[1,2] 0[2,3]");
@@ -317,7 +317,7 @@ START_TEST(added_tokens_of_a_unigram_file_leave_its_scores_alone)
     key(&w, "tokenizer.ggml.add_eos_token", T_BOOL);
     core_buf_add(&w.b, &off, 1);
     g = finish(&w, &bytes);
-    ck_assert_msg(tok_open_gguf(&tok, g, &err) == 0, "%s", err.msg);
+    ck_assert_msg(tok_open_gguf(&tok, g, NULL, &err) == 0, "%s", err.msg);
     gguf_free(g);
     core_free(bytes);
     /* An unknown x costs 23, not 1010; and the mask takes the space before it along. */
@@ -337,7 +337,7 @@ START_TEST(an_embedded_tokenizer_json_wins)
     key_str(&w, "tokenizer.huggingface.json",
             "{\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"x\":7}}}");
     g = finish(&w, &bytes);
-    ck_assert_msg(tok_open_gguf(&tok, g, &err) == 0, "%s", err.msg);
+    ck_assert_msg(tok_open_gguf(&tok, g, NULL, &err) == 0, "%s", err.msg);
     assert_encodes(tok, "x", "7[0,1]");
     gguf_free(g);
     core_free(bytes);
@@ -379,7 +379,7 @@ START_TEST(unknown_names_and_missing_parts_are_refused)
             put_str(&w, cases[i].tokens == 2 ? "\xff" : "a");
         }
         g = finish(&w, &bytes);
-        rc = tok_open_gguf(&tok, g, &err);
+        rc = tok_open_gguf(&tok, g, NULL, &err);
         ck_assert_msg(rc == cases[i].rc, "case %zu: rc %d, %s", i, rc, err.msg);
         ck_assert_msg(strstr(err.msg, cases[i].why), "case %zu: %s", i, err.msg);
         ck_assert_ptr_null(tok);

@@ -1,5 +1,6 @@
 /* Every golden of tests/golden/tok: ids, offsets, types and decoded text must be the
  * library's; and what holds for every tokenizer whatever the golden says. */
+#include "core/families/families.h"
 #include "tests/core/tok/tok_test.h"
 
 Suite *tok_goldens_suite(void);
@@ -45,7 +46,7 @@ static bool golden_open(struct golden *g, const char *name)
         json_decref(g->root);
         return false;
     }
-    g->tok = open_tok(path);
+    g->tok = open_tok_of(path, strstr(path, "phi3.gguf") ? &family__phi3.tokenizer : NULL);
     from = json_string_value(json_object_get(g->root, "from"));
     snprintf(path, sizeof(path), TOK_GOLDEN "%s", from ? from : "texts.json");
     g->texts = load_json(path);

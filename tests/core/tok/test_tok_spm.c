@@ -112,7 +112,7 @@ static int open_with(struct tok **tok, const char *class, const char *name,
         {.name = name, .bytes = model->p, .n_bytes = model->n},
         {.name = "tokenizer_config.json", .bytes = config, .n_bytes = config ? strlen(config) : 0}};
 
-    return tok_open_files(tok, class, files, config ? 2 : 1, err);
+    return tok_open_files(tok, class, NULL, files, config ? 2 : 1, err);
 }
 
 /* As assert_encodes() without the tokens around the text. */
@@ -171,15 +171,17 @@ START_TEST(each_class_has_its_own_rule)
 }
 END_TEST
 
-START_TEST(the_class_comes_from_the_caller_then_the_tokenizer_then_the_model)
+START_TEST(the_class_comes_from_the_caller_then_the_files_then_the_family)
 {
+    static const struct tok_defaults odd = {.class = "Odd"}, llama = {.class = "LlamaTokenizer"};
     static const struct {
-        const char *class, *config, *model, *expected;
+        const char *class, *config, *model;
+        const struct tok_defaults *dflt;
     } cases[] = {
-        {"LlamaTokenizer", "{\"tokenizer_class\":\"Odd\"}", "{}", "1[0,0] 7[0,2]"},
-        {NULL, "{\"tokenizer_class\":\"LlamaTokenizer\"}", "{\"model_type\":\"gemma\"}",
-         "1[0,0] 7[0,2]"},
-        {NULL, "{}", "{\"model_type\":\"mistral\"}", "1[0,0] 7[0,2]"},
+        {"LlamaTokenizer", "{\"tokenizer_class\":\"Odd\"}", "{}", &odd},
+        {NULL, "{\"tokenizer_class\":\"LlamaTokenizer\"}", "{\"tokenizer_class\":\"Odd\"}", &odd},
+        {NULL, "{}", "{\"tokenizer_class\":\"LlamaTokenizer\"}", &odd},
+        {NULL, "{}", "{}", &llama},
     };
     struct core_buf model = small_model(BPE);
 
@@ -191,10 +193,32 @@ START_TEST(the_class_comes_from_the_caller_then_the_tokenizer_then_the_model)
         struct core_err err = {0};
         struct tok *tok = NULL;
 
-        ck_assert_msg(tok_open_files(&tok, cases[i].class, files, 3, &err) == 0, "%s", err.msg);
-        assert_encodes(tok, "ab", cases[i].expected);
+        ck_assert_msg(tok_open_files(&tok, cases[i].class, cases[i].dflt, files, 3, &err) == 0,
+                      "%s", err.msg);
+        assert_encodes(tok, "ab", "1[0,0] 7[0,2]");
         tok_close(&tok);
     }
+    core_buf_release(&model);
+}
+END_TEST
+
+START_TEST(a_family_without_a_class_is_refused_and_not_guessed)
+{
+    static const struct tok_defaults none = {0};
+    struct core_buf model = small_model(BPE);
+    static const char vocab[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n";
+    const struct core_file sentencepiece = {"tokenizer.model", model.p, model.n},
+                           words = {"vocab.txt", vocab, sizeof(vocab) - 1};
+    struct core_err err = {0};
+    struct tok *tok = NULL;
+
+    ck_assert_int_eq(tok_open_files(&tok, NULL, &none, &sentencepiece, 1, &err),
+                     CORE_E_ADAPTER_UNSUPPORTED);
+    ck_assert_int_eq(tok_open_files(&tok, NULL, &none, &words, 1, &err),
+                     CORE_E_ADAPTER_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(err.msg, "tokenizer_class"));
+    ck_assert_int_eq(tok_open_files(&tok, NULL, NULL, &words, 1, &err), 0); /* by the names */
+    tok_close(&tok);
     core_buf_release(&model);
 }
 END_TEST
@@ -409,7 +433,7 @@ static int use(const void *bytes, size_t n, struct core_err *err)
     struct tok_encoding e = {0};
     struct tok *tok = NULL;
     char *back = NULL;
-    int rc = tok_open_files(&tok, "LlamaTokenizer", files, 3, err);
+    int rc = tok_open_files(&tok, "LlamaTokenizer", NULL, files, 3, err);
 
     if (rc != 0 && tok)
         ck_abort_msg("the output was touched on error");
@@ -428,7 +452,7 @@ static int use_fairseq(const void *bytes, size_t n, struct core_err *err)
     const struct core_file files[] = {{"sentencepiece.bpe.model", bytes, n}};
     struct tok_encoding e = {0};
     struct tok *tok = NULL;
-    int rc = tok_open_files(&tok, "MBartTokenizer", files, 1, err);
+    int rc = tok_open_files(&tok, "MBartTokenizer", NULL, files, 1, err);
 
     if (rc == 0)
         rc = tok_encode(tok, "A!e\u0301", 5, NULL, 0, NULL, &e, err);
@@ -507,7 +531,8 @@ Suite *tok_spm_suite(void)
 
     tcase_set_timeout(c, 120);
     tcase_add_test(c, each_class_has_its_own_rule);
-    tcase_add_test(c, the_class_comes_from_the_caller_then_the_tokenizer_then_the_model);
+    tcase_add_test(c, the_class_comes_from_the_caller_then_the_files_then_the_family);
+    tcase_add_test(c, a_family_without_a_class_is_refused_and_not_guessed);
     tcase_add_test(c, a_grapheme_is_mapped_as_a_whole);
     tcase_add_test(c, merges_of_one_score_go_by_the_length_of_their_parts);
     tcase_add_test(c, the_mask_swallows_space_even_if_it_is_a_control_piece);

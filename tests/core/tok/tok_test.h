@@ -16,14 +16,19 @@
 
 #define TOK_GOLDEN "tests/golden/tok/"
 
-static inline struct tok *open_tok(const char *path)
+static inline struct tok *open_tok_of(const char *path, const struct tok_defaults *dflt)
 {
     struct core_err err = {0};
     struct tok *tok = NULL;
 
-    if (tok_open_path(&tok, path, NULL, &err) != 0)
+    if (tok_open_path(&tok, path, NULL, dflt, &err) != 0)
         ck_abort_msg("%s: %s", path, err.msg);
     return tok;
+}
+
+static inline struct tok *open_tok(const char *path)
+{
+    return open_tok_of(path, NULL);
 }
 
 /* A tokenizer.json in memory. */
