@@ -85,7 +85,7 @@ double pace_share(struct pace *p, const struct pace_rows_due *due)
 {
     double base, ns, rows;
 
-    p->is_cut = due->n_old > 0;
+    p->is_cut = due->n_old > 0 || (due->n_decoding > 0 && due->n_short == 0);
     if (!p->is_cut)
         return INFINITY;
     if (p->n_alone == 0 || p->n_since >= PACE_PROBE ||

@@ -11,9 +11,9 @@
  *
  * The target is a time a step, or by itself 1.8 times the time alone. Whatever the target, prompts
  * get an eighth of the time alone, one row at least, so that they come to their end. There is no
- * limit while all streams are young, of at most PACE_YOUNG tokens: sixteen callers who begin at
- * once should not wait for the first one's stream. And where more short prompts wait than streams
- * run, the automatic target gives prompts so much more.
+ * limit for short prompts while all streams are young, of at most PACE_YOUNG tokens: sixteen
+ * callers who begin at once should not wait for the first one's stream. And where more short
+ * prompts wait than streams run, the automatic target gives prompts so much more.
  *
  * One owner, no clock of its own, nothing to release. */
 #ifndef CORE_ENGINE_PACE_H
@@ -44,7 +44,7 @@ struct pace {
 struct pace_rows_due {
     uint32_t n_decoding; /* rows that decode, a stream each */
     uint32_t n_old;      /* of these, of streams that are not young */
-    uint32_t n_short;    /* short prompts that wait */
+    uint32_t n_short;    /* short prompts that wait: each fits in a step */
 };
 
 void pace_init(struct pace *p, double target_ns, double keys_per_row, uint32_t window);

@@ -492,7 +492,7 @@ static double share_of_prompts(struct engine *e)
 
         due.n_decoding += is_decoding(job);
         due.n_old += is_decoding(job) && job->n_generated > PACE_YOUNG;
-        due.n_short += n && !is_decoding(job) && n <= e->opt.max_batch_tokens;
+        due.n_short += n && !is_decoding(job) && engine__n_ids(job) <= e->opt.max_batch_tokens;
     }
     return pace_share(&e->thread_data.pace, &due);
 }

@@ -109,16 +109,19 @@ START_TEST(prompts_go_on_whatever_the_target)
 }
 END_TEST
 
-START_TEST(without_streams_or_beside_young_ones_there_is_no_limit)
+START_TEST(without_streams_or_short_beside_young_ones_there_is_no_limit)
 {
     const struct pace_rows_due none = {.n_short = 3}, young = {.n_decoding = 5, .n_short = 3},
-                               mixed = {.n_decoding = 5, .n_old = 1};
+                               mixed = {.n_decoding = 5, .n_old = 1, .n_short = 3},
+                               long_only = {.n_decoding = 5}, alone = {0};
     struct pace p;
 
     pace_init(&p, 0.0, keys_per_row, 0);
     ck_assert(isinf(pace_share(&p, &none)));
     ck_assert(isinf(pace_share(&p, &young)));
     ck_assert(!isinf(pace_share(&p, &mixed)));
+    ck_assert(!isinf(pace_share(&p, &long_only)));
+    ck_assert(isinf(pace_share(&p, &alone)));
 }
 END_TEST
 
@@ -306,7 +309,7 @@ Suite *pace_suite(void)
     tcase_add_test(tc, steps_beside_prompts_take_less_than_twice_those_without);
     tcase_add_test(tc, steps_take_what_the_target_says);
     tcase_add_test(tc, prompts_go_on_whatever_the_target);
-    tcase_add_test(tc, without_streams_or_beside_young_ones_there_is_no_limit);
+    tcase_add_test(tc, without_streams_or_short_beside_young_ones_there_is_no_limit);
     tcase_add_test(tc, a_step_without_prompts_is_never_followed_by_another);
     tcase_add_test(tc, the_share_does_not_flap_on_a_noisy_machine);
     tcase_add_test(tc, one_long_step_is_soon_forgotten);
