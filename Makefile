@@ -57,7 +57,7 @@ $(B)/core/kern/%.o: FLAGS_FILE += $(KERN_OPT)
 $(foreach l,$(KERN_LEVELS),$(eval $$(B)/core/kern/kern_$(l).o: FLAGS_FILE += $$(ISA_$(l))))
 # gcc moves loads so far ahead that tiles no longer fit into the registers.
 $(B)/core/kern/kern_neon%.o: FLAGS_FILE += $(if $(is_arm),-fno-schedule-insns)
-$(B)/server/main.o $(B)/server/api/info_get.o: FLAGS_FILE += -DPEFTD_COMMIT='"$(COMMIT)"'
+$(B)/server/api/info_get.o: FLAGS_FILE += -DPEFTD_COMMIT='"$(COMMIT)"'
 
 .PHONY: all help deps
 all: $(B)/peftd $(if $(filter release,$(VARIANT)),build/peftd) ## build the server (build/peftd) and the tools
@@ -78,6 +78,13 @@ $(patsubst %,build/.deps-%,build test lint fuzz arm): build/.deps-%: tools/deps.
 	@touch $@
 
 $(call obj,$(TESTS) $(TEST_HELP)): | build/.deps-test
+# Compiled again after each commit, so that a build never names an older one than its own.
+$(B)/server/api/info_get.o: $(B)/commit
+$(B)/commit: $(if $(filter $(COMMIT),$(file <$(B)/commit)),,always)
+	@mkdir -p $(@D)
+	@echo $(COMMIT) > $@
+.PHONY: always
+
 $(B)/%.o: %.c | build/.deps-build
 	@mkdir -p $(@D)
 	@echo "CC $<"
