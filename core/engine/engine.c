@@ -346,6 +346,11 @@ bool engine_is_stepping(const struct engine *e)
     return atomic_load_explicit(&e->is_stepping, memory_order_relaxed);
 }
 
+void engine_stand_aside(const struct engine *e)
+{
+    pool_stand_aside(e->pool);
+}
+
 unsigned engine_context_max(const struct engine *e)
 {
     return e->context_max;

@@ -190,6 +190,8 @@ struct engine_stats {
 void engine_stats(struct engine *e, struct engine_stats *out);
 /* True while a step is computed. Any thread. */
 bool engine_is_stepping(const struct engine *e);
+/* Takes the calling thread off the core on which steps are led: pool_stand_aside(). */
+void engine_stand_aside(const struct engine *e);
 
 /* Tokens that one sequence of a task may have, prompt and completion: what engine_job_new()
  * holds them against. */

@@ -398,5 +398,5 @@ static void run_worker(void *arg, unsigned worker)
 void fwd_run(struct fwd *f)
 {
     fwd__plan(f);
-    pool_run_on(f->pool, pool_fit(f->pool), run_worker, f);
+    pool_run_in_time(f->pool, pool_fit(f->pool), run_worker, f);
 }

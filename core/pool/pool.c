@@ -1,8 +1,10 @@
 /* core/pool/pool.c - see pool.h.
  *
- * A run begins when worker 0 gives each worker that takes part a number through the
- * word of its seat; so who takes no part is never woken. Inside, all meet at one barrier;
- * at the end each arrives once more, only worker 0 waits for the others.
+ * A run begins when worker 0 gives each worker that it wants the run's number through the
+ * word of its seat; so who is not wanted is never woken. Who wakes joins the run, unless worker
+ * 0 has begun it by then; so those who are in it are known, and numbered, before the first of
+ * them begins. Inside, all meet at one barrier; at the end each arrives once more, only worker 0
+ * waits for the others.
  *
  * Invariants
  *  B1  n_arrived counts the workers that have arrived in the current phase. The last
@@ -16,8 +18,10 @@
  *      that first and reads n_asleep afterwards. All four are sequentially
  *      consistent: either the sleeper is seen and woken, or its kernel check sees the
  *      new word. So no wake-up is lost, and none is sent when all are awake.
- *  B4  fn, arg and n_active change only while no worker is between the word of its
- *      seat and its last arrival; the word publishes them.
+ *  B4  fn, arg, n_active and the numbers change only while no worker is between `begun` and
+ *      its last arrival; `begun` publishes them. A seat's `joined` is changed by worker 0 and
+ *      by its worker, from "may join" to one of two others, by compare and exchange: so
+ *      both always agree whether it is in the run, however late it wakes.
  *  B5  What a seat counts is written by its worker alone; others may read it at any
  *      time and see an older value, which costs a decision one window later.
  */
@@ -44,6 +48,7 @@
 #include "core/pool/homes.h"
 
 enum {
+    SHUT = 1, /* of a seat's `joined`: no run has the number 0 */
     THREADS_MAX = 1024,
     PAUSES = 16, /* between two looks at the clock: below a microsecond */
 
@@ -55,6 +60,7 @@ enum {
     SPIN_BUSY_NS = 50 * 1000, /* where others want the cores */
     STEP_NS = 20 * 1000,      /* a longer step of the spinning loop was interrupted */
     LATE_NS = 50 * 1000,      /* a wake-up that takes longer waits for a core */
+    JOIN_NS = 300 * 1000,     /* for so long a run waits for those who may miss it */
 
     SAMPLE_NS = 5 * 1000 * 1000, /* a worker's account of lost time */
     LOST_SHARE = 3,              /* a third lost of two in turn: others want the cores. Of one, if
@@ -79,12 +85,13 @@ struct account {
 };
 
 struct pool_seat {
-    struct signal_word go; /* the number of its last run */
+    struct signal_word go; /* the number of the last run that it was wanted for */
+    atomic_uint joined;    /* 2 r: it may join run r; 2 r + 1: it is in run r; SHUT: neither */
     struct pool *pool;
-    unsigned worker;
+    unsigned worker; /* in the run that it is in: B4 */
     pthread_t thread;
-    bool may_stay; /* its thread does nothing but our work */
-    unsigned home; /* the core that it keeps to; homes.n: none */
+    bool may_stay;    /* its thread does nothing but our work */
+    atomic_uint home; /* the core that it keeps to; homes.n: none. Its thread writes it */
     alignas(64) struct account account;
 };
 
@@ -93,8 +100,10 @@ struct pool {
     alignas(64) atomic_uint n_arrived;
     struct signal_word phase;
     alignas(64) atomic_size_t next_item;
-    struct signal_word told; /* pieces of work of the phase that are done */
-    /* Between two runs worker 0 writes these, published by the seats' words (B4). */
+    struct signal_word told;  /* pieces of work of the phase that are done */
+    struct signal_word here;  /* workers that have joined the run */
+    struct signal_word begun; /* the number of the last run that all in it may begin */
+    /* Between two runs worker 0 writes these, published by `begun` (B4). */
     alignas(64) void (*fn)(void *arg, unsigned worker); /* NULL: end */
     void *arg;
     unsigned n_active, n_runs;
@@ -107,8 +116,8 @@ struct pool {
     struct pool_fit fit;
     uint64_t window_ran, window_useful, window_lost; /* where the window began */
     /* When and how long to spin: any worker writes, any order is good. */
-    alignas(64) _Atomic uint64_t wake_ns; /* what a wake-up costs, smoothed */
-    _Atomic uint64_t busy_until, hold_ns; /* no spinning earlier; for how long that was said */
+    alignas(64) _Atomic uint64_t busy_until; /* no spinning earlier */
+    _Atomic uint64_t hold_ns;                /* for how long that was said */
     _Atomic uint64_t ns_ran;
     atomic_uint n_fit;
 };
@@ -172,15 +181,17 @@ static void others_want_cores(struct pool *p, uint64_t now)
 static void stay_home(struct pool_seat *seat, bool is_home)
 {
     struct pool_homes *h = &seat->pool->homes;
-    const unsigned old = seat->home;
+    const unsigned old = atomic_load_explicit(&seat->home, memory_order_relaxed);
+    unsigned home;
 
     if (!seat->may_stay || (old < h->n) == is_home)
         return;
-    seat->home = is_home ? pool_homes_take(h, sched_getcpu()) : h->n;
+    home = is_home ? pool_homes_take(h, sched_getcpu()) : h->n;
+    atomic_store_explicit(&seat->home, home, memory_order_relaxed);
     if (old < h->n)
         pool_homes_leave(h, old);
-    if (seat->home < h->n)
-        (void)sched_setaffinity(0, sizeof(cpu_set_t), pool_homes_cpus(h, seat->home));
+    if (home < h->n)
+        (void)sched_setaffinity(0, sizeof(cpu_set_t), pool_homes_cpus(h, home));
     else if (old < h->n)
         (void)sched_setaffinity(0, sizeof(cpu_set_t), &h->all);
 }
@@ -356,6 +367,21 @@ void pool_await(struct pool *p, size_t n)
         wait_change(my_seat, &p->told, told, true);
 }
 
+/* Joins run `run` and returns when it begins. False: it has begun without this worker. */
+static bool join(struct pool_seat *seat, unsigned run)
+{
+    struct pool *p = seat->pool;
+    unsigned open = 2 * run, begun;
+
+    if (!atomic_compare_exchange_strong(&seat->joined, &open, 2 * run + 1))
+        return false;
+    atomic_fetch_add(&p->here.value, 1);
+    wake_sleepers(&p->here);
+    while ((begun = atomic_load_explicit(&p->begun.value, memory_order_acquire)) != run)
+        wait_change(seat, &p->begun, begun, true);
+    return true;
+}
+
 static void *worker_main(void *arg)
 {
     struct pool_seat *seat = arg;
@@ -364,12 +390,14 @@ static void *worker_main(void *arg)
 
     sample_begin(&seat->account, core_now_ns());
     stay_home(seat, true);
+    my_seat = seat;
     for (;;) {
         wait_change(seat, &seat->go, run, false);
         run = atomic_load_explicit(&seat->go.value, memory_order_acquire);
+        if (!join(seat, run))
+            continue;
         if (!p->fn)
             return NULL;
-        my_seat = seat;
         p->fn(p->arg, seat->worker);
         (void)arrive(p);
     }
@@ -427,8 +455,50 @@ static void fit_update(struct pool *p, uint64_t ns, uint64_t now)
     atomic_store_explicit(&p->n_fit, p->fit.n, memory_order_relaxed);
 }
 
-void pool_run_on(struct pool *p, unsigned n_workers, void (*fn)(void *arg, unsigned worker),
-                 void *arg)
+/* Waits until n workers have joined the run, or, unless it needs all, a moment. */
+static void await_workers(struct pool *p, unsigned n, bool needs_all)
+{
+    const uint64_t begin = core_now_ns();
+    unsigned n_here;
+
+    while ((n_here = atomic_load_explicit(&p->here.value, memory_order_acquire)) < n) {
+        if (needs_all)
+            wait_change(&p->seat[0], &p->here, n_here, true);
+        else if (core_now_ns() - begin > JOIN_NS)
+            return;
+        else
+            pause_cpu();
+    }
+}
+
+/* Calls workers 1 .. n - 1 to a run and begins it with those who come: worker 0 of them is the
+ * caller. With more workers than CPUs some of them always come late: then all are needed. */
+static void begin_run(struct pool *p, unsigned n, bool needs_all)
+{
+    const unsigned run = ++p->n_runs ? p->n_runs : ++p->n_runs; /* never 0 */
+    unsigned n_here = 1;
+
+    p->n_active = 1;
+    if (n == 1)
+        return;
+    atomic_store(&p->here.value, 0);
+    for (unsigned w = 1; w < n; w++) {
+        atomic_store(&p->seat[w].joined, 2 * run);
+        change(&p->seat[w].go, run);
+    }
+    await_workers(p, n - 1, needs_all || !p->may_spin);
+    for (unsigned w = 1; w < n; w++) {
+        unsigned open = 2 * run;
+
+        if (!atomic_compare_exchange_strong(&p->seat[w].joined, &open, SHUT))
+            p->seat[w].worker = n_here++;
+    }
+    p->n_active = n_here;
+    change(&p->begun, run);
+}
+
+static void run(struct pool *p, unsigned n_workers, bool needs_all,
+                void (*fn)(void *arg, unsigned worker), void *arg)
 {
     struct pool_seat *const outer = my_seat;
     struct account *a = &p->seat[0].account;
@@ -441,10 +511,7 @@ void pool_run_on(struct pool *p, unsigned n_workers, void (*fn)(void *arg, unsig
     sample_begin(a, begin); /* what the thread did between two runs is no work of ours */
     p->fn = fn;
     p->arg = arg;
-    p->n_active = n_workers;
-    p->n_runs++;
-    for (unsigned w = 1; w < n_workers; w++)
-        change(&p->seat[w].go, p->n_runs);
+    begin_run(p, n_workers, needs_all);
     fn(arg, 0);
     phase = arrive(p);
     if (atomic_load_explicit(&p->phase.value, memory_order_acquire) == phase)
@@ -461,9 +528,34 @@ void pool_sit(struct pool *p)
     stay_home(&p->seat[0], true);
 }
 
+void pool_stand_aside(const struct pool *p)
+{
+    const struct pool_homes *h = &p->homes;
+    const unsigned home = atomic_load_explicit(&p->seat[0].home, memory_order_relaxed);
+    cpu_set_t cpus = h->all;
+
+    if (h->n < 2)
+        return;
+    if (home < h->n)
+        CPU_XOR(&cpus, &cpus, pool_homes_cpus(h, home));
+    (void)sched_setaffinity(0, sizeof(cpus), &cpus);
+}
+
 void pool_run(struct pool *p, void (*fn)(void *arg, unsigned worker), void *arg)
 {
-    pool_run_on(p, p->n_workers, fn, arg);
+    run(p, p->n_workers, true, fn, arg);
+}
+
+void pool_run_on(struct pool *p, unsigned n_workers, void (*fn)(void *arg, unsigned worker),
+                 void *arg)
+{
+    run(p, n_workers, true, fn, arg);
+}
+
+void pool_run_in_time(struct pool *p, unsigned n_workers, void (*fn)(void *arg, unsigned worker),
+                      void *arg)
+{
+    run(p, n_workers, false, fn, arg);
 }
 
 /* ---- life ------------------------------------------------------------------------- */
@@ -481,7 +573,7 @@ static bool threads_start(struct pool *p, unsigned *n_started)
     p->seat[0].home = p->homes.n;
     for (i = 1; i < p->n_workers; i++) {
         p->seat[i].pool = p;
-        p->seat[i].worker = i;
+        p->seat[i].joined = SHUT;
         p->seat[i].may_stay = true;
         p->seat[i].home = p->homes.n;
         if (pthread_create(&p->seat[i].thread, NULL, worker_main, &p->seat[i]) != 0)
@@ -547,9 +639,7 @@ void pool_free(struct pool **pool)
         return;
     if (p->seat) {
         p->fn = NULL;
-        p->n_runs++;
-        for (unsigned i = 1; i < p->n_workers; i++)
-            change(&p->seat[i].go, p->n_runs);
+        begin_run(p, p->n_workers, true);
         for (unsigned i = 1; i < p->n_workers; i++)
             pthread_join(p->seat[i].thread, NULL);
     }

@@ -514,6 +514,126 @@ START_TEST(a_worker_whose_core_others_want_may_go_elsewhere)
 }
 END_TEST
 
+/* ---- runs that some may miss -------------------------------------------------------- */
+
+struct crew {
+    struct pool *pool;
+    atomic_uint calls[MAX_WORKERS];
+    atomic_int tid[MAX_WORKERS];
+    atomic_uint n_wrong;
+};
+
+static void note_crew(void *arg, unsigned worker)
+{
+    struct crew *c = arg;
+
+    atomic_store(&c->tid[worker], (int)gettid());
+    atomic_fetch_add(&c->calls[worker], 1);
+    pool_barrier(c->pool);
+    for (unsigned w = 0; w < MAX_WORKERS; w++)
+        if (atomic_load(&c->calls[w]) != (w < pool_active(c->pool)))
+            atomic_fetch_add(&c->n_wrong, 1);
+    pool_barrier(c->pool);
+}
+
+/* One run; how many were in it. Each must have had a number of its own. */
+static unsigned run_crew(struct crew *c, unsigned n)
+{
+    for (unsigned w = 0; w < MAX_WORKERS; w++)
+        atomic_store(&c->calls[w], 0);
+    pool_run_in_time(c->pool, n, note_crew, c);
+    ck_assert_uint_eq(atomic_load(&c->n_wrong), 0);
+    return pool_active(c->pool);
+}
+
+START_TEST(a_run_in_time_has_all_who_are_awake)
+{
+    struct crew c = {0};
+    cpu_set_t all;
+    const unsigned n = n_homes(&all) < 4 ? n_homes(&all) : 4;
+    bool had_all = false;
+
+    c.pool = pool_of(n);
+    for (unsigned i = 0; i < 2000; i++) {
+        if (i % 100 == 0)
+            usleep(1000); /* asleep, also */
+        had_all |= run_crew(&c, n) == n;
+    }
+    ck_assert(had_all);
+    pool_free(&c.pool);
+}
+END_TEST
+
+/* A worker that only runs where nobody else wants to, on a core that somebody wants. */
+START_TEST(a_run_in_time_does_not_wait_for_who_has_no_core)
+{
+    static const struct sched_param none;
+    struct crew c = {0};
+    cpu_set_t all;
+    const unsigned n = n_homes(&all) < 4 ? n_homes(&all) : 4;
+    pthread_t other;
+    bool was_missed = false, is_back = false;
+    int late;
+
+    if (n < 2)
+        return;
+    c.pool = pool_of(n);
+    pool_run(c.pool, note_crew, &c);
+    late = atomic_load(&c.tid[1]);
+    ck_assert_int_eq(sched_getaffinity(late, sizeof(all), &all), 0);
+    ck_assert_int_eq(pthread_create(&other, NULL, want_core, &all), 0);
+    ck_assert_int_eq(sched_setscheduler(late, SCHED_IDLE, &none), 0);
+    for (unsigned i = 0; i < 200 && !was_missed; i++) {
+        usleep(2000);
+        was_missed = run_crew(&c, n) < n;
+        for (unsigned w = 0; w < pool_active(c.pool); w++)
+            was_missed = was_missed && atomic_load(&c.tid[w]) != late;
+    }
+    ck_assert(was_missed);
+    atomic_store(&is_over, true);
+    pthread_join(other, NULL);
+    for (unsigned i = 0; i < 2000 && !is_back; i++)
+        is_back = run_crew(&c, n) == n; /* what it missed is over for it */
+    ck_assert(is_back);
+    memset((void *)c.calls, 0, sizeof(c.calls));
+    pool_run(c.pool, note_crew, &c);
+    ck_assert_uint_eq(pool_active(c.pool), n);
+    pool_free(&c.pool);
+}
+END_TEST
+
+static void *aside(void *arg)
+{
+    struct places *pl = arg;
+
+    pool_stand_aside(pl->pool);
+    sched_getaffinity(0, sizeof(pl->cpus[1]), &pl->cpus[1]);
+    return NULL;
+}
+
+START_TEST(who_stands_aside_leaves_a_core_to_worker_0)
+{
+    struct places pl;
+    cpu_set_t all, expected;
+    pthread_t other;
+    const unsigned n = n_homes(&all);
+
+    pl.pool = pool_of(1);
+    for (int is_sitting = 0; is_sitting < 2; is_sitting++) {
+        if (is_sitting)
+            pool_sit(pl.pool);
+        sched_getaffinity(0, sizeof(pl.cpus[0]), &pl.cpus[0]);
+        ck_assert_int_eq(pthread_create(&other, NULL, aside, &pl), 0);
+        pthread_join(other, NULL);
+        expected = all;
+        if (is_sitting && n > 1)
+            CPU_XOR(&expected, &all, &pl.cpus[0]);
+        ck_assert(CPU_EQUAL(&pl.cpus[1], &expected));
+    }
+    pool_free(&pl.pool);
+}
+END_TEST
+
 START_TEST(a_pool_that_never_ran_can_be_freed)
 {
     struct pool *p = NULL;
@@ -581,6 +701,9 @@ Suite *pool_suite(void)
     tcase_add_test(tc, each_worker_has_a_core_of_its_own_and_the_caller_if_it_sits_down);
     tcase_add_test(tc, a_pool_larger_than_the_machine_is_placed_by_the_system);
     tcase_add_test(tc, a_worker_whose_core_others_want_may_go_elsewhere);
+    tcase_add_test(tc, a_run_in_time_has_all_who_are_awake);
+    tcase_add_test(tc, a_run_in_time_does_not_wait_for_who_has_no_core);
+    tcase_add_test(tc, who_stands_aside_leaves_a_core_to_worker_0);
     tcase_add_test(tc, a_pool_that_never_ran_can_be_freed);
     tcase_add_test(tc, too_many_threads_are_refused);
     tcase_add_test(tc, pool_new_survives_every_allocation_failure);
