@@ -390,7 +390,8 @@ int ads__content_hash(const struct core_file *file, size_t n, char out[ADS_VERSI
 
 struct ads__loader;
 struct ads__job;
-int ads__loader_start(struct ads__loader **out, struct core_err *err);
+int ads__loader_start(struct ads__loader **out, const struct ads_options *opt,
+                      struct core_err *err);
 void ads__loader_stop(struct ads__loader **l); /* after all jobs */
 struct ads__job *ads__job_new(void (*work)(void *arg), void *arg);
 void ads__job_free(struct ads__job *j); /* one that was not submitted; NULL is fine */

@@ -4,7 +4,8 @@
  * One thread runs a libuv loop that does nothing but hand loads to libuv's worker
  * threads and count them. Other jobs (uploads, moves) have two threads of their own, so that a
  * burst of uploads never stands in front of the loads that requests wait for; and these
- * yield their cores to whoever computes answers: an upload may take its time. */
+ * yield their cores to whoever computes answers, and leave one of them to them (stand_aside of
+ * struct ads_options): an upload may take its time. */
 #include <pthread.h>
 #include <sys/resource.h>
 #include <uv.h>
@@ -32,6 +33,8 @@ struct queue {
 };
 
 struct ads__loader {
+    void (*stand_aside)(void *arg);
+    void *aside_arg;
     struct { /* the loop's thread */
         uv_loop_t loop;
         uv_async_t wake;
@@ -148,6 +151,8 @@ static void run_others(struct ads__loader *l)
     struct ads__job *j;
 
     while ((j = next_other(l))) {
+        if (l->stand_aside)
+            l->stand_aside(l->aside_arg);
         j->work(j->arg);
         core_free(j);
     }
@@ -189,7 +194,7 @@ static void loader_free(struct ads__loader *l)
     core_free(l);
 }
 
-int ads__loader_start(struct ads__loader **out, struct core_err *err)
+int ads__loader_start(struct ads__loader **out, const struct ads_options *opt, struct core_err *err)
 {
     struct ads__loader *l = core_calloc(1, sizeof(*l));
     bool has_loop = false, has_wake = false;
@@ -198,6 +203,8 @@ int ads__loader_start(struct ads__loader **out, struct core_err *err)
         return core_err_nomem(err, "loader");
     core_mutex_init(&l->synced_data.lock, CORE_RANK_LEAF);
     core_cond_init(&l->synced_data.has_other);
+    l->stand_aside = opt->stand_aside;
+    l->aside_arg = opt->busy_arg;
     queue_init(&l->synced_data.load);
     queue_init(&l->synced_data.other);
     has_loop = uv_loop_init(&l->thread_data.loop) == 0;

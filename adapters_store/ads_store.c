@@ -151,7 +151,7 @@ int ads_store_open(struct ads_store **out, const struct ads_options *opt, struct
     rc = ads_store_rescan(s, err);
     if (rc < 0)
         goto out;
-    rc = ads__loader_start(&s->loader, err);
+    rc = ads__loader_start(&s->loader, opt, err);
     if (rc < 0)
         goto out;
     core_log(CORE_LOG_INFO, "event=store_open tasks=%zu versions=%zu bytes=%llu seconds=%.3f",

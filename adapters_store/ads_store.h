@@ -63,7 +63,10 @@ struct ads_options {
     bool (*is_busy)(void *arg);  /* are answers computed just now? An upload waits while they are,
                                   * between its pieces and for a tenth of a second in all. Any
                                   * thread. NULL: they never are */
-    void *busy_arg;
+    /* Called by a thread of the store before each upload, delete or move that it works on: takes
+     * it out of the way of the threads that compute answers. NULL: it stays where it is. */
+    void (*stand_aside)(void *arg);
+    void *busy_arg;  /* of both */
     bool must_exist; /* a directory without a store is an error, and stays as it is */
     bool read_only;  /* change nothing in the directory; it must exist */
 };
@@ -148,8 +151,9 @@ int ads_put(struct ads_store *store, const char *task, const struct core_file *f
             const struct ads_put_options *opt, struct ads_info *info, struct core_err *err);
 
 /* Runs work(arg) on one of two threads that run nothing else, and yield their cores to all other
- * threads of the process (a nice value of 10 more); frees nothing: `work` itself hands its
- * result on. CORE_E_OVERLOADED when 256 are queued, CORE_E_NOMEM; `work` is not called then. */
+ * threads of the process (a nice value of 10 more, and stand_aside()); frees nothing: `work` itself
+ * hands its result on. CORE_E_OVERLOADED when 256 are queued, CORE_E_NOMEM; `work` is not called
+ * then. */
 int ads_run_async(struct ads_store *store, void (*work)(void *arg), void *arg,
                   struct core_err *err);
 

@@ -143,6 +143,14 @@ static bool is_stepping(void *arg)
     return s->engine && engine_is_stepping(s->engine);
 }
 
+static void stand_aside(void *arg)
+{
+    const struct srv *s = arg;
+
+    if (s->engine)
+        engine_stand_aside(s->engine);
+}
+
 static int open_store(struct srv *s, struct core_err *err)
 {
     const struct ads_options store = {
@@ -155,6 +163,7 @@ static int open_store(struct srv *s, struct core_err *err)
         .store_max_bytes = s->cfg.store_bytes,
         .upload_max_bytes = s->cfg.max_upload_bytes,
         .is_busy = is_stepping,
+        .stand_aside = stand_aside,
         .busy_arg = s,
     };
 
