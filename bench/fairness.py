@@ -1,7 +1,8 @@
 """A lone short request beside a flood of another tenant: python3 -m bench.fairness [--peftd P] [--encoder M] [--decoder M]
                                                                                [--adapter FOLDER] [--only uploads,...]
 
-Tenant A: 16 clients in a loop, 64 inputs of 128 tokens each. Tenant B: one short request after the other. Two cores serve. Each
+Tenant A: 16 clients in a loop, 64 inputs of 128 tokens each. Tenant B: one short request after the other. Two cores serve (--cores)
+and do nothing else, where the machine has two more: B's client has one of them, for its time is measured, A's clients the rest. Each
 tenant has an address of its own (127.0.0.2, 127.0.0.3), as --auth would give each a key. Printed: B's time alone, beside the
 flood, the mean step of the flood alone, and what the flood keeps of its rows a second while B asks. Of a decoder the time to the
 first token counts: B asks for one, A for 64 of each input.
@@ -15,6 +16,7 @@ holds only on a machine whose own p99 is near its median. The last line says how
 mean little where that is much. `--check` makes the exit status say whether the floors hold.
 """
 import argparse
+import contextlib
 import http.client
 import json
 import multiprocessing
@@ -30,6 +32,35 @@ from tests.support.peftd import Client, files_of
 
 CLIENTS, INPUTS, TOKENS, SHORT, UPLOADERS = 16, 64, 128, 8, 4
 JSON = {"Content-Type": "application/json"}
+
+
+class Places:
+    """The server's CPUs, B's and A's: apart if there are enough, else all for everybody."""
+
+    def __init__(self, n_cores):
+        self.all = sorted(os.sched_getaffinity(0))
+        is_apart = len(self.all) >= n_cores + 2
+        self.server = self.all[:n_cores] if is_apart else self.all
+        self.b = self.all[n_cores:n_cores + 1] if is_apart else self.all
+        self.a = self.all[n_cores + 1:] if is_apart else self.all
+
+    @contextlib.contextmanager
+    def at(self, cpus):
+        """What is started here stays there."""
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cpus)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+
+    @contextlib.contextmanager
+    def serve(self, *args):
+        with contextlib.ExitStack() as stack:
+            with self.at(self.server):
+                server = stack.enter_context(Peftd(*args))
+            stack.enter_context(self.at(self.b))
+            yield server
 
 
 class Tenant:
@@ -101,14 +132,15 @@ def show(kind, alone, beside, step, kept, factor):
 
 
 def run_uploads(binary, model, folder, seconds, cores):
-    rng = random.Random(1)
-    with tempfile.TemporaryDirectory() as work, Peftd(binary, model, work, "--threads", str(cores)) as server:
+    rng, places = random.Random(1), Places(cores)
+    with tempfile.TemporaryDirectory() as work, places.serve(binary, model, work, "--threads", str(cores)) as server:
         b = Tenant(server.port, "127.0.0.3")
         alone = measure(b, rng, {}, seconds)
         count = multiprocessing.Array("l", UPLOADERS, lock=False)
         clients = [multiprocessing.Process(target=upload, args=(server.port, folder, i, count), daemon=True) for i in range(UPLOADERS)]
-        for client in clients:
-            client.start()
+        with places.at(places.a):
+            for client in clients:
+                client.start()
         time.sleep(2)
         begin = sum(count), time.monotonic()
         beside = measure(b, rng, {}, 2 * seconds)
@@ -145,16 +177,17 @@ def rows_a_second(before, after, n_others=0):
 
 
 def run(binary, model, kind, seconds, cores):
-    rng = random.Random(1)
+    rng, places = random.Random(1), Places(cores)
     few = {"max_tokens": 1} if kind == "decoder" else {}
     many = {"max_tokens": 64, "ignore_eos": True} if kind == "decoder" else {}
     with tempfile.TemporaryDirectory() as work:
-        with Peftd(binary, model, work, "--threads", str(cores), "--max-queue", "16384", "--kv-bytes", "2GiB") as server:
+        with places.serve(binary, model, work, "--threads", str(cores), "--max-queue", "16384", "--kv-bytes", "2GiB") as server:
             b = Tenant(server.port, "127.0.0.3")
             alone = measure(b, rng, few, seconds)
             clients = [multiprocessing.Process(target=flood, args=(server.port, many, i), daemon=True) for i in range(CLIENTS)]
-            for client in clients:
-                client.start()
+            with places.at(places.a):
+                for client in clients:
+                    client.start()
             time.sleep(3)
             before = steps(server.port)
             time.sleep(seconds)
