@@ -43,9 +43,11 @@ if [ "${1:-}" = stop ]; then
     stop
     exit 0
 fi
-tools/deps.sh demo
+tools/deps.sh demo build
+tools/models.sh & # the network's work, beside the compiler's
+models_pid=$!
 make --no-print-directory -s -j"$(nproc)" build/peftd
-tools/models.sh
+wait "$models_pid"
 # a rebuilt server takes the place of the running one
 if [ -e "$run/peftd" ] && ! cmp -s build/peftd "$run/peftd"; then
     stop

@@ -29,7 +29,7 @@ packages() {
         echo clang-14 clang-format-14 clang-tidy-14 git python3 libc6-dev-$other-cross ;;
     fuzz) echo clang-14 libclang-rt-14-dev llvm-14 ;;
     arm) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static ;;
-    demo) echo python3 curl ;;
+    demo) echo python3 python3-pip curl ;;
     clients) echo python3-venv prometheus ;;
     deb) echo debhelper dpkg-dev fakeroot ;;
     deb-test) echo debootstrap lintian systemd python3 ;;
