@@ -47,10 +47,24 @@ def noise(scale):
     return array.array("f", [rng.gauss(0, scale) for _ in range(99991)])
 
 
+@functools.lru_cache
+def noise_f16(scale):
+    """The same in f16: its bits."""
+    run = noise(scale)
+    return array.array("H", struct.pack(f"<{len(run)}e", *run))
+
+
+def drawn(rng, dtype, run, shape):
+    n, start = math.prod(shape), rng.randrange(len(run))
+    return dtype, list(shape), (run[start:] + run * (n // len(run) + 1))[:n].tobytes()
+
+
 def f32(rng, *shape, scale=0.02):
-    n, run = math.prod(shape), noise(scale)
-    start = rng.randrange(len(run))
-    return "F32", list(shape), (run[start:] + run * (n // len(run) + 1))[:n].tobytes()
+    return drawn(rng, "F32", noise(scale), shape)
+
+
+def f16(rng, *shape, scale=0.02):
+    return drawn(rng, "F16", noise_f16(scale), shape)
 
 
 def linears(base, b):
@@ -88,10 +102,11 @@ def save_peft(out, config, tensors):
 
 
 def lora(base, b, rng, out, rank):
-    t = classifier(rng, b)
+    """A decoder's in f16, as llama.cpp's converter writes them, so that all programs read the same bytes."""
+    t, draw = classifier(rng, b), f32 if base == "minilm" else f16
     for path, n_out, n_in in linears(base, b):
-        t[f"base_model.model.{path}.lora_A.weight"] = f32(rng, rank, n_in)
-        t[f"base_model.model.{path}.lora_B.weight"] = f32(rng, n_out, rank)
+        t[f"base_model.model.{path}.lora_A.weight"] = draw(rng, rank, n_in)
+        t[f"base_model.model.{path}.lora_B.weight"] = draw(rng, n_out, rank)
     # Two names deep: "dense" alone would make PEFT put a LoRA on BERT's pooler too.
     targets = sorted({".".join(p.split(".")[-2:]) for p, _, _ in linears(base, b)})
     save_peft(out, peft_config(base, b, "LORA", r=rank, lora_alpha=2 * rank, target_modules=targets,

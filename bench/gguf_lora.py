@@ -3,7 +3,7 @@
 
     bench/gguf_lora.py PEFT_FOLDER OUT.gguf
 
-Weights become f16, as `convert_lora_to_gguf.py --outtype f16` writes them; the two agree
+Weights become f16, if they are not, as `convert_lora_to_gguf.py --outtype f16` writes them; the two agree
 bit for bit. One trap: llama.cpp keeps the rows of q_proj and k_proj in another order
 (pairs of a rotation lie side by side), so the rows of their lora_B move too.
 """
@@ -23,14 +23,15 @@ STRING, F32_VALUE, F16_TENSOR, ALIGN = 8, 6, 1, 32
 
 
 def read_safetensors(path):
-    """name -> (shape, array of f32)."""
+    """name -> (shape, array of f32, or of the bits of f16)."""
     data = Path(path).read_bytes()
     n = struct.unpack_from("<Q", data)[0]
     out = {}
     for name, t in json.loads(data[8:8 + n]).items():
         if name != "__metadata__":
             begin, end = t["data_offsets"]
-            out[name] = t["shape"], array.array("f", data[8 + n + begin:8 + n + end])
+            kind = {"F32": "f", "F16": "H"}[t["dtype"]]
+            out[name] = t["shape"], array.array(kind, data[8 + n + begin:8 + n + end])
     return out
 
 
@@ -38,7 +39,7 @@ def rotary_rows(values, n_heads, width):
     """Rows [head][half][j] become [head][j][half]."""
     half = len(values) // width // n_heads // 2
     rows = [values[i * width:(i + 1) * width] for i in range(len(values) // width)]
-    out = array.array("f")
+    out = array.array(values.typecode)
     for h in range(n_heads):
         for j in range(half):
             out += rows[h * 2 * half + j] + rows[h * 2 * half + half + j]
@@ -53,7 +54,7 @@ def tensors(folder, heads):
         if side == "lora_B" and linear in heads:
             values = rotary_rows(values, heads[linear], shape[1])
         yield (f"blk.{layer}.{NAMES[linear]}.weight.{side.lower()}", shape,
-               struct.pack(f"<{len(values)}e", *values))
+               values.tobytes() if values.typecode == "H" else struct.pack(f"<{len(values)}e", *values))
 
 
 def text(s):
