@@ -1,8 +1,8 @@
 /* bench/bench_engine.c - the engine without HTTP, text and store: what the kernels and
  * the step give. Streams of token ids, one adapter folder each (round robin).
  *
- *   bench_engine [-t THREADS] [-p exact|bf16|int8] [-r RUNS] MODEL N_STREAMS N_PROMPT N_OUT
- *                [ADAPTER...]
+ *   bench_engine [-t THREADS] [-p exact|bf16|int8] [-k f32|f16|bf16] [-r RUNS]
+ *                MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]
  *
  * Prints tokens/s out (decoder) or sequences/s (encoder) of three runs, and what part of the
  * workers' time went by at meetings. */
@@ -108,29 +108,37 @@ struct settings {
     int n_runs;
 };
 
+/* Which of three words it is; 3 if none. */
+static unsigned word_of(const char *text, const char *const word[3])
+{
+    unsigned i = 0;
+
+    while (i < 3 && strcmp(text, word[i]))
+        i++;
+    return i;
+}
+
 /* Reads what stands in front of MODEL; false if it is unknown. */
 static bool settings_read(struct settings *s, int argc, char **argv)
 {
     static const char *const precision[] = {
         [GEMM_EXACT] = "exact", [GEMM_BF16] = "bf16", [GEMM_INT8] = "int8"};
+    static const char *const kv_type[] = {
+        [TENSOR_F32] = "f32", [TENSOR_F16] = "f16", [TENSOR_BF16] = "bf16"};
     int c;
 
     *s = (struct settings){.model.levels = kern_cpu_levels(), .n_runs = 3};
-    while ((c = getopt(argc, argv, "+t:p:r:")) != -1) {
-        int p = 0;
-
+    while ((c = getopt(argc, argv, "+t:p:k:r:")) != -1) {
         if (c == 't')
             s->engine.n_threads = (unsigned)strtoul(optarg, NULL, 10);
         else if (c == 'r')
             s->n_runs = (int)strtol(optarg, NULL, 10);
-        else if (c != 'p')
+        else if (c == 'p' && word_of(optarg, precision) < 3)
+            s->model.precision = (enum gemm_precision)word_of(optarg, precision);
+        else if (c == 'k' && word_of(optarg, kv_type) < 3)
+            s->engine.kv_type = (enum tensor_type)word_of(optarg, kv_type);
+        else
             return false;
-        while (c == 'p' && p <= GEMM_INT8 && strcmp(optarg, precision[p]))
-            p++;
-        if (p > GEMM_INT8)
-            return false;
-        if (c == 'p')
-            s->model.precision = (enum gemm_precision)p;
     }
     return argc - optind >= 4;
 }
@@ -158,8 +166,8 @@ int main(int argc, char **argv)
     size_t n_deltas = 0;
 
     if (!settings_read(&set, argc, argv)) {
-        fprintf(stderr, "usage: bench_engine [-t THREADS] [-p exact|bf16|int8] [-r RUNS] MODEL "
-                        "N_STREAMS N_PROMPT N_OUT [ADAPTER...]\n");
+        fprintf(stderr, "usage: bench_engine [-t THREADS] [-p exact|bf16|int8] [-k f32|f16|bf16] "
+                        "[-r RUNS] MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]\n");
         return 2;
     }
     argv += optind;

@@ -24,6 +24,7 @@ struct job {
     unsigned layer;
     bool has_blocks; /* keys stand in KV blocks, else in the stack's rows */
     bool is_causal;
+    bool is_single; /* one query: a decoding step's */
     uint32_t part;
     const struct fwd_seq *seq;
     const struct delta_prefix *prefix;
@@ -238,6 +239,23 @@ static void weigh(const struct job *j, const struct queries *qs, size_t i, const
     memset(score + to, 0, (s->n - to) * sizeof(float));
 }
 
+/* Asks memory for a span's keys and values at once: a decoding step reads each of them for one
+ * query only, so that it would wait for one line after the other. */
+static void fetch(const struct job *j, const struct span *s)
+{
+    const size_t d = j->f->c->d_head, size = tensor_type_block_bytes(s->type);
+
+    for (unsigned i = 0; i < s->n_pieces; i++) {
+        const char *k = s->piece[i].k, *v = s->piece[i].v;
+
+        for (size_t at = 0; at < d * s->ldk * size; at += 64)
+            __builtin_prefetch(k + at, 0, 2);
+        for (size_t n = 0; n < s->piece[i].n; n++)
+            for (size_t at = 0; at < d * size; at += 64)
+                __builtin_prefetch(v + n * s->ldv * size + at, 0, 2);
+    }
+}
+
 /* One span of keys more for the rows of a pass. */
 static void add_span(const struct job *j, const struct queries *qs, const struct span *s,
                      float *score)
@@ -288,6 +306,8 @@ static void run_passes(const struct job *j, const struct queries *first, size_t 
         if (end <= qs.begin && at >= qs.n_pinned) /* before the first row's: nobody's */
             continue;
         span_at(j, at, &s);
+        if (j->is_single && s.has_columns)
+            fetch(j, &s);
         qs = *first;
         for (size_t h = 0; h < n_passes; h++, qs.q += d, qs.o += d, qs.head++) {
             add_span(j, &qs, &s, score);
@@ -346,6 +366,7 @@ void fwd__attend(const struct fwd_walk *w, unsigned layer, const struct fwd_attn
                           .layer = layer,
                           .has_blocks = is_causal || a->is_cross,
                           .is_causal = is_causal,
+                          .is_single = n == 1,
                           .part = it->part,
                           .seq = s,
                           .prefix = prefix,
