@@ -115,6 +115,15 @@ static int settle_memory(struct srv *s, struct core_err *err)
                              model_last_stack(model_config(s->model))->is_causal, &memory, err);
 }
 
+/* Keys and values of f16 are closer to f32's than products of bf16 or int8 are. */
+static void settle_kv_type(struct srv_config *c)
+{
+    enum { AUTO = TENSOR_BF16 + 1 }; /* the words stand in the order of the types */
+
+    if (c->kv_type == AUTO)
+        c->kv_type = c->precision == GEMM_EXACT ? TENSOR_F32 : TENSOR_F16;
+}
+
 static int open_engine(struct srv *s, struct core_err *err)
 {
     const struct srv_config *c = &s->cfg;
@@ -128,7 +137,7 @@ static int open_engine(struct srv *s, struct core_err *err)
         .flow_share = c->flow_share,
         .kv_share = c->kv_share,
         .kv_bytes = c->kv_bytes,
-        .kv_type = (enum tensor_type)c->kv_type, /* the words stand in the order of the types */
+        .kv_type = (enum tensor_type)c->kv_type,
         .context_max = c->context_max,
     };
 
@@ -174,6 +183,7 @@ int srv_open(struct srv *s, struct core_err *err)
 {
     int rc = srv_open_model(&s->cfg, &s->model, err);
 
+    settle_kv_type(&s->cfg);
     if (rc == 0)
         rc = settle_memory(s, err);
     if (rc == 0)

@@ -87,6 +87,16 @@ class Operations(unittest.TestCase):
         self.assertNotIn(self.s.dir.name, a.body.decode())
         self.assertNotIn(GOLDEN, a.body.decode())
 
+    def test_keys_and_values_have_16_bits_where_answers_are_rounded_anyway(self):
+        body = {"task": "base", "input": {"tokens": list(range(3, 40))}, "parameters": {"max_tokens": 1, "logits": True}}
+        logits = {}
+        for args, kept in (((), "f32"), (("--precision", "int8"), "f16"), (("--precision", "bf16"), "f16"),
+                           (("--precision", "int8", "--kv-type", "f32"), "f32"), (("--kv-type", "bf16"), "bf16")):
+            with Server("llama", *args) as s:
+                self.assertEqual(s.request("GET", "/v1/info").json["limits"]["kv_type"], kept, args)
+                logits[args] = s.infer(body).json["output"]["logits"]
+        self.assertNotEqual(logits["--precision", "int8"], logits["--precision", "int8", "--kv-type", "f32"])
+
     def test_metrics_have_every_name_of_the_contract(self):
         self.s.infer({"task": "base", "input": "x"})
         text = self.s.request("GET", "/metrics").body.decode()
