@@ -4,6 +4,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/err.h"
+#include "core/base/lock.h"
 #include "core/fwd/fwd_internal.h"
 
 void fwd__share(const struct fwd_walk *w, uint32_t *r0, uint32_t *r1)
@@ -395,8 +396,24 @@ static void run_worker(void *arg, unsigned worker)
     fwd__heads(&w);
 }
 
+/* How long a step may wait for a worker: a part of what it will take, so that neither a short step
+ * waits for as long as it lasts nor a long one does without. A worker that has come late has lost
+ * a turn of the scheduler or two. */
+static uint64_t patience_ns(const struct fwd *f)
+{
+    static const uint64_t least = 300 * 1000, most = 20 * 1000 * 1000;
+    const uint64_t part = f->ns_a_row * f->batch.n_rows / 4;
+
+    return part < least ? least : part < most ? part : most;
+}
+
 void fwd_run(struct fwd *f)
 {
+    uint64_t begin, ns;
+
     fwd__plan(f);
-    pool_run_in_time(f->pool, pool_fit(f->pool), run_worker, f);
+    begin = core_now_ns();
+    pool_run_in_time(f->pool, pool_fit(f->pool), patience_ns(f), run_worker, f);
+    ns = (core_now_ns() - begin) / (f->batch.n_rows ? f->batch.n_rows : 1);
+    f->ns_a_row = (7 * f->ns_a_row + ns) / 8;
 }

@@ -170,6 +170,7 @@ struct fwd {
     /* what fwd_reserve() has made room for */
     size_t rank_max, head_width_max;
     uint32_t n_lowrank_max, n_mix_max;
+    uint64_t ns_a_row; /* of the last steps, smoothed */
 };
 
 /* The part of segment s that lies in [r0, r1): returns false if none. */

@@ -60,7 +60,6 @@ enum {
     SPIN_BUSY_NS = 50 * 1000, /* where others want the cores */
     STEP_NS = 20 * 1000,      /* a longer step of the spinning loop was interrupted */
     LATE_NS = 50 * 1000,      /* a wake-up that takes longer waits for a core */
-    JOIN_NS = 300 * 1000,     /* for so long a run waits for those who may miss it */
 
     SAMPLE_NS = 5 * 1000 * 1000, /* a worker's account of lost time */
     LOST_SHARE = 3,              /* a third lost of two in turn: others want the cores. Of one, if
@@ -68,6 +67,9 @@ enum {
     HOLD_MIN_NS = 20 * 1000 * 1000,
     HOLD_MAX_NS = 80 * 1000 * 1000,
 };
+
+/* Of a run that begins with all or not at all. */
+static const uint64_t NEEDS_ALL = UINT64_MAX;
 
 /* A word to wait for, and how many sleep on it. */
 struct signal_word {
@@ -455,16 +457,16 @@ static void fit_update(struct pool *p, uint64_t ns, uint64_t now)
     atomic_store_explicit(&p->n_fit, p->fit.n, memory_order_relaxed);
 }
 
-/* Waits until n workers have joined the run, or, unless it needs all, a moment. */
-static void await_workers(struct pool *p, unsigned n, bool needs_all)
+/* Waits until n workers have joined the run, or, if it does not need all, for so long. */
+static void await_workers(struct pool *p, unsigned n, uint64_t wait_ns)
 {
     const uint64_t begin = core_now_ns();
     unsigned n_here;
 
     while ((n_here = atomic_load_explicit(&p->here.value, memory_order_acquire)) < n) {
-        if (needs_all)
+        if (wait_ns == NEEDS_ALL)
             wait_change(&p->seat[0], &p->here, n_here, true);
-        else if (core_now_ns() - begin > JOIN_NS)
+        else if (core_now_ns() - begin > wait_ns)
             return;
         else
             pause_cpu();
@@ -473,7 +475,7 @@ static void await_workers(struct pool *p, unsigned n, bool needs_all)
 
 /* Calls workers 1 .. n - 1 to a run and begins it with those who come: worker 0 of them is the
  * caller. With more workers than CPUs some of them always come late: then all are needed. */
-static void begin_run(struct pool *p, unsigned n, bool needs_all)
+static void begin_run(struct pool *p, unsigned n, uint64_t wait_ns)
 {
     const unsigned run = ++p->n_runs ? p->n_runs : ++p->n_runs; /* never 0 */
     unsigned n_here = 1;
@@ -486,7 +488,7 @@ static void begin_run(struct pool *p, unsigned n, bool needs_all)
         atomic_store(&p->seat[w].joined, 2 * run);
         change(&p->seat[w].go, run);
     }
-    await_workers(p, n - 1, needs_all || !p->may_spin);
+    await_workers(p, n - 1, p->may_spin ? wait_ns : NEEDS_ALL);
     for (unsigned w = 1; w < n; w++) {
         unsigned open = 2 * run;
 
@@ -497,7 +499,7 @@ static void begin_run(struct pool *p, unsigned n, bool needs_all)
     change(&p->begun, run);
 }
 
-static void run(struct pool *p, unsigned n_workers, bool needs_all,
+static void run(struct pool *p, unsigned n_workers, uint64_t wait_ns,
                 void (*fn)(void *arg, unsigned worker), void *arg)
 {
     struct pool_seat *const outer = my_seat;
@@ -511,7 +513,7 @@ static void run(struct pool *p, unsigned n_workers, bool needs_all,
     sample_begin(a, begin); /* what the thread did between two runs is no work of ours */
     p->fn = fn;
     p->arg = arg;
-    begin_run(p, n_workers, needs_all);
+    begin_run(p, n_workers, wait_ns);
     fn(arg, 0);
     phase = arrive(p);
     if (atomic_load_explicit(&p->phase.value, memory_order_acquire) == phase)
@@ -543,19 +545,19 @@ void pool_stand_aside(const struct pool *p)
 
 void pool_run(struct pool *p, void (*fn)(void *arg, unsigned worker), void *arg)
 {
-    run(p, p->n_workers, true, fn, arg);
+    run(p, p->n_workers, NEEDS_ALL, fn, arg);
 }
 
 void pool_run_on(struct pool *p, unsigned n_workers, void (*fn)(void *arg, unsigned worker),
                  void *arg)
 {
-    run(p, n_workers, true, fn, arg);
+    run(p, n_workers, NEEDS_ALL, fn, arg);
 }
 
-void pool_run_in_time(struct pool *p, unsigned n_workers, void (*fn)(void *arg, unsigned worker),
-                      void *arg)
+void pool_run_in_time(struct pool *p, unsigned n_workers, uint64_t wait_ns,
+                      void (*fn)(void *arg, unsigned worker), void *arg)
 {
-    run(p, n_workers, false, fn, arg);
+    run(p, n_workers, wait_ns < NEEDS_ALL ? wait_ns : NEEDS_ALL - 1, fn, arg);
 }
 
 /* ---- life ------------------------------------------------------------------------- */
@@ -639,7 +641,7 @@ void pool_free(struct pool **pool)
         return;
     if (p->seat) {
         p->fn = NULL;
-        begin_run(p, p->n_workers, true);
+        begin_run(p, p->n_workers, NEEDS_ALL);
         for (unsigned i = 1; i < p->n_workers; i++)
             pthread_join(p->seat[i].thread, NULL);
     }

@@ -61,12 +61,12 @@ void pool_run_on(struct pool *p, unsigned n_workers, void (*fn)(void *arg, unsig
                  void *arg);
 unsigned pool_active(const struct pool *p);
 
-/* The same on worker 0 and those of workers 1 .. n_workers - 1 that come within 0.3 ms; the
+/* The same on worker 0 and those of workers 1 .. n_workers - 1 that come within wait_ns; the
  * run is theirs alone, as workers 0 .. pool_active() - 1. For work that the caller should rather do
  * with fewer than wait for one whose core another thread has, which may be a turn of the
  * scheduler, milliseconds. With more workers than CPUs it waits for all. */
-void pool_run_in_time(struct pool *p, unsigned n_workers, void (*fn)(void *arg, unsigned worker),
-                      void *arg);
+void pool_run_in_time(struct pool *p, unsigned n_workers, uint64_t wait_ns,
+                      void (*fn)(void *arg, unsigned worker), void *arg);
 
 /* The calling thread, which is none of the pool's, leaves worker 0 the core that it keeps to, if
  * there is another: so others' work delays workers that a run can do without. Good until worker 0

@@ -541,7 +541,7 @@ static unsigned run_crew(struct crew *c, unsigned n)
 {
     for (unsigned w = 0; w < MAX_WORKERS; w++)
         atomic_store(&c->calls[w], 0);
-    pool_run_in_time(c->pool, n, note_crew, c);
+    pool_run_in_time(c->pool, n, 300000, note_crew, c);
     ck_assert_uint_eq(atomic_load(&c->n_wrong), 0);
     return pool_active(c->pool);
 }
