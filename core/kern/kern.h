@@ -116,11 +116,13 @@ struct kern_panel {
 };
 
 /* 32 values of x as integers: value = q * scale. q[] holds of each eight values the even
- * ones and then the odd ones; sum[] are the sums of its halves. */
+ * ones and then the odd ones. Every tile of every panel reads what can be known beforehand. */
 enum { KERN_INT8_BLOCK = 32 };
 struct kern_int8 {
     float scale;
-    int32_t sum[2];
+    float scaled_sum; /* scale * the sum of q[] */
+    int32_t offset;   /* -128 * the sum of q[] */
+    int16_t sum[2];   /* of its halves */
     int8_t q[KERN_INT8_BLOCK];
 };
 

@@ -23,4 +23,13 @@ void kern__to_f32_portable(enum tensor_type type, size_t n, const void *src, flo
 /* to_int8's scale and the factor to integers from the bits of max |x|. */
 void kern__int8_scale(uint32_t max_bits, float *scale, float *inverse);
 
+/* What follows from a block's scale and sum[]. */
+static inline void kern__int8_sums(struct kern_int8 *b)
+{
+    const int sum = b->sum[0] + b->sum[1];
+
+    b->scaled_sum = b->scale * (float)sum;
+    b->offset = -128 * sum;
+}
+
 #endif

@@ -375,8 +375,9 @@ static void to_int8(size_t n, const float *x, struct kern_int8 *out)
             const int8_t q = inverse != 0.0f ? (int8_t)lrintf(x[i] * inverse) : 0;
 
             out->q[quad_place(i)] = q;
-            out->sum[i / 16] += q;
+            out->sum[i / 16] = (int16_t)(out->sum[i / 16] + q);
         }
+        kern__int8_sums(out);
     }
 }
 

@@ -92,11 +92,22 @@ START_TEST(a_quantised_block_is_within_half_a_step_and_its_sums_are_true)
                 sum += b[i / 2].q[i % 2 * 16 + j];
             ck_assert_int_eq(b[i / 2].sum[i % 2], sum);
         }
+        for (size_t i = 0; i < 10; i++) {
+            const int sum = b[i].sum[0] + b[i].sum[1];
+
+            ck_assert_int_eq(b[i].offset, -128 * sum);
+            ck_assert_msg(b[i].scaled_sum == b[i].scale * (float)sum, "%s", t[l].name);
+        }
         guarded_free(&x);
         guarded_free(&o);
     }
 }
 END_TEST
+
+static bool same(float a, float b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
 
 /* Zeros, subnormals, ties, the largest numbers, Inf and NaN: every level as portable. */
 START_TEST(odd_numbers_become_the_same_integers_at_every_level)
@@ -121,8 +132,9 @@ START_TEST(odd_numbers_become_the_same_integers_at_every_level)
         for (unsigned l = 1; l < n_levels; l++) {
             t[l].to_int8(32, x, &got);
             t[l].to_bf16(32, x, h_got);
-            REQUIRE(memcmp(want.q, got.q, 32) == 0 && memcmp(want.sum, got.sum, 8) == 0 &&
-                        (want.scale == got.scale || (isnan(want.scale) && isnan(got.scale))),
+            REQUIRE(memcmp(want.q, got.q, 32) == 0 && memcmp(want.sum, got.sum, sizeof(got.sum)) == 0 &&
+                        want.offset == got.offset && same(want.scale, got.scale) &&
+                        same(want.scaled_sum, got.scaled_sum),
                     "%s: %g and %g", t[l].name, (double)odd[i / N_ODD], (double)odd[i % N_ODD]);
             ck_assert_mem_eq(h_want, h_got, sizeof(h_got));
             t[l].to_f16(31, x, f16_got);
