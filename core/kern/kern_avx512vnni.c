@@ -4,8 +4,9 @@
 #if defined(__x86_64__)
 #include "core/kern/kern_avx512.inc"
 
-/* 6 x 2 integer sums, 6 x 2 sums and 2 x 2 weights: 28 of 32 registers */
+/* 6 x 2 integer sums, 6 x 2 sums, 2 x 2 weights and 2 of x: 30 of 32 registers */
 enum { INT8_ROWS = 6, INT8_VECS = 2, DOT_OFFSET = 128 };
+#define UNROLL_GROUP UNROLL
 
 static inline vi v_dot(vi s, vi w, vi x)
 {
