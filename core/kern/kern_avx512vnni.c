@@ -20,8 +20,120 @@ static inline vi v_dot_small(vi s, vi w, vi x)
 
 #include "core/kern/kern_simd_int8.inc"
 
+/* The largest lane of each of four vectors. */
+static inline __m128i max_of_each(const vi m[4])
+{
+    const vi a =
+        _mm512_max_epi32(_mm512_unpacklo_epi32(m[0], m[1]), _mm512_unpackhi_epi32(m[0], m[1]));
+    const vi b =
+        _mm512_max_epi32(_mm512_unpacklo_epi32(m[2], m[3]), _mm512_unpackhi_epi32(m[2], m[3]));
+    const vi c = _mm512_max_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    const __m256i h = _mm256_max_epi32(_mm512_castsi512_si256(c), _mm512_extracti64x4_epi64(c, 1));
+
+    return _mm_max_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+}
+
+/* Two blocks of x by their factors as integers, of each eight the even ones first. */
+static inline vi two_blocks(const float *x, const float *inverse)
+{
+    const vi order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const vi even_first =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
+    vi v[4];
+
+    for (unsigned i = 0; i < 4; i++)
+        v[i] = _mm512_cvtps_epi32(v_mul(v_load(x + i * VN), v_set1(inverse[i / 2])));
+    v[0] = _mm512_packs_epi16(_mm512_packs_epi32(v[0], v[1]), _mm512_packs_epi32(v[2], v[3]));
+    return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(order, v[0]), even_first);
+}
+
+/* Four blocks' fields before q[], 16 bytes each. q[i] has blocks 2 i and 2 i + 1. */
+static inline void store_sums(__m128 scale, const vi q[2], struct kern_int8 *out)
+{
+    const vi ones = _mm512_set1_epi8(1), zero = _mm512_setzero_si512();
+    const vi a = v_dot(zero, ones, q[0]), b = v_dot(zero, ones, q[1]);
+    vi s = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    __m128i first, second, sum;
+    __m128 scaled, offset, halves;
+
+    _Static_assert(offsetof(struct kern_int8, q) == 16, "what is transposed");
+    s = _mm512_add_epi32(s, _mm512_shuffle_epi32(s, _MM_PERM_BADC));
+    s = _mm512_permutexvar_epi32(
+        _mm512_setr_epi32(0, 8, 1, 9, 4, 12, 5, 13, 0, 0, 0, 0, 0, 0, 0, 0), s);
+    first = _mm512_castsi512_si128(s);
+    second = _mm512_extracti32x4_epi32(s, 1);
+    sum = _mm_add_epi32(first, second);
+    scaled = _mm_mul_ps(scale, _mm_cvtepi32_ps(sum));
+    offset = _mm_castsi128_ps(_mm_slli_epi32(_mm_sub_epi32(_mm_setzero_si128(), sum), 7));
+    halves = _mm_castsi128_ps(_mm_blend_epi16(first, _mm_slli_epi32(second, 16), 0xaa));
+    _MM_TRANSPOSE4_PS(scale, scaled, offset, halves);
+    _mm_storeu_ps(&out[0].scale, scale);
+    _mm_storeu_ps(&out[1].scale, scaled);
+    _mm_storeu_ps(&out[2].scale, offset);
+    _mm_storeu_ps(&out[3].scale, halves);
+}
+
+/* Scales and factors to integers of four blocks; false where not all of x is finite. */
+static inline bool four_scales(const float *x, float *scale, float *inverse)
+{
+    __mmask8 is_normal;
+    __m128i bits;
+    __m128 max;
+    vi m[4];
+
+    for (unsigned i = 0; i < 4; i++)
+        m[i] = _mm512_max_epi32(_mm512_castps_si512(v_abs(v_load(x + 2 * VN * i))),
+                                _mm512_castps_si512(v_abs(v_load(x + 2 * VN * i + VN))));
+    bits = max_of_each(m);
+    max = _mm_castsi128_ps(bits);
+    is_normal = _mm_cmp_ps_mask(max, _mm_set1_ps(1e-30f), _CMP_GE_OQ);
+    _mm_storeu_ps(inverse, _mm_maskz_div_ps(is_normal, _mm_set1_ps(127.0f), max));
+    _mm_storeu_ps(scale, _mm_maskz_div_ps(is_normal, max, _mm_set1_ps(127.0f)));
+    return !_mm_cmpgt_epi32_mask(bits, _mm_set1_epi32(0x7f7fffff));
+}
+
+static inline void four_blocks(const float *x, const float *scale, const float *inverse,
+                               struct kern_int8 *out)
+{
+    vi q[2];
+
+    for (unsigned i = 0; i < 2; i++) {
+        q[i] = two_blocks(x + 4 * VN * i, inverse + 2 * i);
+        _mm256_storeu_si256((__m256i *)(void *)out[2 * i].q, _mm512_castsi512_si256(q[i]));
+        _mm256_storeu_si256((__m256i *)(void *)out[2 * i + 1].q,
+                            _mm512_extracti64x4_epi64(q[i], 1));
+    }
+    store_sums(_mm_loadu_ps(scale), q, out);
+}
+
+/* Four blocks at a time, as the reductions are four lanes then; all scales first, for they are
+ * long chains of instructions. */
+static void to_int8_fours(size_t n, const float *x, struct kern_int8 *out)
+{
+    enum { N_BLOCKS = 16 };
+    float scale[N_BLOCKS], inverse[N_BLOCKS];
+
+    while (n >= 4 * KERN_INT8_BLOCK) {
+        const size_t most = n / (4 * KERN_INT8_BLOCK) * 4,
+                     n_blocks = most < N_BLOCKS ? most : N_BLOCKS;
+        bool is_finite = true;
+
+        for (size_t i = 0; i < n_blocks; i += 4)
+            is_finite &= four_scales(x + i * KERN_INT8_BLOCK, scale + i, inverse + i);
+        for (size_t i = 0; is_finite && i < n_blocks; i += 4)
+            four_blocks(x + i * KERN_INT8_BLOCK, scale + i, inverse + i, out + i);
+        if (!is_finite)
+            to_int8(n_blocks * KERN_INT8_BLOCK, x, out);
+        n -= n_blocks * KERN_INT8_BLOCK;
+        x += n_blocks * KERN_INT8_BLOCK;
+        out += n_blocks;
+    }
+    to_int8(n, x, out);
+}
+
 void kern__fill_avx512vnni(struct kern_table *t)
 {
     fill_int8(t);
+    t->to_int8 = to_int8_fours;
 }
 #endif

@@ -109,6 +109,12 @@ static bool same(float a, float b)
     return a == b || (isnan(a) && isnan(b));
 }
 
+static bool same_block(const struct kern_int8 *a, const struct kern_int8 *b)
+{
+    return memcmp(a->q, b->q, sizeof(a->q)) == 0 && memcmp(a->sum, b->sum, sizeof(a->sum)) == 0 &&
+           a->offset == b->offset && same(a->scale, b->scale) && same(a->scaled_sum, b->scaled_sum);
+}
+
 /* Zeros, subnormals, ties, the largest numbers, Inf and NaN: every level as portable. */
 START_TEST(odd_numbers_become_the_same_integers_at_every_level)
 {
@@ -132,10 +138,8 @@ START_TEST(odd_numbers_become_the_same_integers_at_every_level)
         for (unsigned l = 1; l < n_levels; l++) {
             t[l].to_int8(32, x, &got);
             t[l].to_bf16(32, x, h_got);
-            REQUIRE(memcmp(want.q, got.q, 32) == 0 && memcmp(want.sum, got.sum, sizeof(got.sum)) == 0 &&
-                        want.offset == got.offset && same(want.scale, got.scale) &&
-                        same(want.scaled_sum, got.scaled_sum),
-                    "%s: %g and %g", t[l].name, (double)odd[i / N_ODD], (double)odd[i % N_ODD]);
+            REQUIRE(same_block(&want, &got), "%s: %g and %g", t[l].name, (double)odd[i / N_ODD],
+                    (double)odd[i % N_ODD]);
             ck_assert_mem_eq(h_want, h_got, sizeof(h_got));
             t[l].to_f16(31, x, f16_got);
             ck_assert_mem_eq(f16_want, f16_got, 31 * sizeof(*f16_got));
@@ -143,6 +147,39 @@ START_TEST(odd_numbers_become_the_same_integers_at_every_level)
         for (size_t j = 0; j < 32; j++)
             if (!isfinite(x[j]))
                 ck_assert(isnan(want.scale));
+    }
+}
+END_TEST
+
+/* A level may take several blocks at once, of which any may be odd. */
+START_TEST(a_block_becomes_the_same_among_others)
+{
+    static const float odd[] = {1.0f, 0.0f, 1e-31f, 1e-30f, 3e38f, -INFINITY, NAN};
+    enum { N_ODD = sizeof(odd) / sizeof(odd[0]), N_BLOCKS = 23 };
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+
+    for (size_t i = 0; i < (size_t)N_ODD * N_BLOCKS; i++) {
+        const size_t n = N_BLOCKS - i % 5, at = i / N_ODD % n * 32;
+        struct guarded x = guarded_samples(n * 32, 5),
+                       o = guarded_new(n * sizeof(struct kern_int8));
+        float *v = x.p;
+
+        for (size_t j = 0; j < 32; j++)
+            v[at + j] = j == i % 32 ? odd[i % N_ODD] : isfinite(odd[i % N_ODD]) ? 0.0f : v[at + j];
+        for (unsigned l = 1; l < n_levels; l++) {
+            t[l].to_int8(n * 32, v, o.p);
+            for (size_t j = 0; j < n; j++) {
+                struct kern_int8 want;
+
+                t[0].to_int8(32, v + j * 32, &want);
+                REQUIRE(same_block(&want, (const struct kern_int8 *)o.p + j),
+                        "%s: block %zu of %zu, %g in %zu", t[l].name, j, n, (double)odd[i % N_ODD],
+                        at / 32);
+            }
+        }
+        guarded_free(&x);
+        guarded_free(&o);
     }
 }
 END_TEST
@@ -373,6 +410,7 @@ Suite *kern_typed_suite(void)
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, a_quantised_block_is_within_half_a_step_and_its_sums_are_true);
     tcase_add_test(tc, odd_numbers_become_the_same_integers_at_every_level);
+    tcase_add_test(tc, a_block_becomes_the_same_among_others);
     tcase_add_loop_test(tc, portable_products_are_those_of_the_values, 0, N_FORMS);
     tcase_add_loop_test(tc, every_level_gives_the_portable_bits_at_every_size, 0, N_FORMS);
     tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch, 0, N_FORMS);
