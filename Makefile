@@ -99,12 +99,13 @@ $(B)/gen/assets.o: build/gen/assets.c server/assets.h | build/.deps-build
 	@echo "CC $<"
 	@$(CC) $(CFLAGS) -c $< -o $@
 
-$(LIB): $(call obj,$(CORE))
+# The kernels first: they take longest to compile, one of them 40 s.
+$(LIB): $(call obj,$(filter core/kern/%,$(CORE)) $(filter-out core/kern/%,$(CORE)))
 	@rm -f $@
 	ar rcs $@ $^
 
-$(B)/peftd: $(call obj,server/main.c) $(OBJ_APP) $(LIB)
-	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
+$(B)/peftd: $(LIB) $(call obj,server/main.c) $(OBJ_APP)
+	$(CC) $(LDFLAGS) $(filter %.o,$^) $(LIB) -o $@ $(LIBS)
 
 build/peftd: build/release/peftd
 	@cp -f $< $@.new && mv -f $@.new $@
