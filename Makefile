@@ -49,12 +49,17 @@ ISA_avx512vnni = $(if $(is_x86),$(ISA_avx512) -mavx512vnni)
 ISA_avx512bf16 = $(if $(is_x86),$(ISA_avx512) -mavx512bf16)
 ISA_neondotprod = $(if $(is_arm),-march=armv8.2-a+dotprod)
 ISA_neonbf16 = $(if $(is_arm),-march=armv8.2-a+bf16)
-KERN_LEVELS := avx2 avxvnni avx512 avx512vnni avx512bf16 neondotprod neonbf16
+ISA_avx2gemm = $(ISA_avx2)
+ISA_avx512gemm = $(ISA_avx512)
+ISA_avx512int8 = $(ISA_avx512)
+KERN_LEVELS := avx2 avx2gemm avxvnni avx512 avx512gemm avx512int8 avx512vnni avx512bf16 neondotprod neonbf16
 # No contraction of a * b + c by the compiler: the order of rounding is the kernels' own
 # choice, so that a row's bits do not depend on which loop computed it.
 KERN_OPT := $(if $(filter release,$(VARIANT)),-O3) -ffp-contract=off
 $(B)/core/kern/%.o: FLAGS_FILE += $(KERN_OPT)
-$(foreach l,$(KERN_LEVELS),$(eval $$(B)/core/kern/kern_$(l).o: FLAGS_FILE += $$(ISA_$(l))))
+# Unrolled loops with every check of `undefined` take minutes to compile; the portable twins have all of them.
+KERN_CHECKS := $(if $(filter asan,$(VARIANT)),-g1 -fno-sanitize=undefined -fsanitize=shift -fsanitize=signed-integer-overflow)
+$(foreach l,$(KERN_LEVELS),$(eval $$(B)/core/kern/kern_$(l).o: FLAGS_FILE += $$(ISA_$(l)) $$(KERN_CHECKS)))
 # gcc moves loads so far ahead that tiles no longer fit into the registers.
 $(B)/core/kern/kern_neon%.o: FLAGS_FILE += $(if $(is_arm),-fno-schedule-insns)
 $(B)/server/api/info_get.o: FLAGS_FILE += -DPEFTD_COMMIT='"$(COMMIT)"'
@@ -99,7 +104,7 @@ $(B)/gen/assets.o: build/gen/assets.c server/assets.h | build/.deps-build
 	@echo "CC $<"
 	@$(CC) $(CFLAGS) -c $< -o $@
 
-# The kernels first: they take longest to compile, one of them 40 s.
+# The kernels first: they take longest to compile, two of them 10 s.
 $(LIB): $(call obj,$(filter core/kern/%,$(CORE)) $(filter-out core/kern/%,$(CORE)))
 	@rm -f $@
 	ar rcs $@ $^

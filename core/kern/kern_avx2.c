@@ -45,7 +45,6 @@ static inline vf v_dot_pairs(vf s, vi w, vi x)
 #include "core/kern/kern_simd_rows.inc"
 #include "core/kern/kern_simd_act.inc"
 #include "core/kern/kern_simd_small.inc"
-#include "core/kern/kern_simd_gemm.inc"
 #include "core/kern/kern_simd_int8.inc"
 #include "core/kern/kern_simd_bf16.inc"
 
@@ -54,8 +53,8 @@ void kern__fill_avx2(struct kern_table *t)
     fill_rows(t);
     fill_act(t);
     fill_small(t);
-    fill_gemm(t);
     fill_int8(t);
     fill_bf16(t);
+    kern__fill_avx2gemm(t);
 }
 #endif

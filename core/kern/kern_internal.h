@@ -1,7 +1,7 @@
 /* core/kern/kern_internal.h - what the level files give to kern.c.
  *
- * Each level is one file whose only public symbol fills in the entries it does
- * better than the levels below it. kern__fill_portable() fills all of them. */
+ * Each level has one symbol, which fills in the entries it does better than the levels below
+ * it. kern__fill_portable() fills all of them. */
 #ifndef CORE_KERN_KERN_INTERNAL_H
 #define CORE_KERN_KERN_INTERNAL_H
 
@@ -16,6 +16,11 @@ void kern__fill_avx512bf16(struct kern_table *t);
 void kern__fill_neon(struct kern_table *t);
 void kern__fill_neondotprod(struct kern_table *t);
 void kern__fill_neonbf16(struct kern_table *t);
+
+/* Parts of a level that are files of their own; the level's function calls them. */
+void kern__fill_avx2gemm(struct kern_table *t);
+void kern__fill_avx512gemm(struct kern_table *t);
+void kern__fill_avx512int8(struct kern_table *t);
 
 /* The portable to_f32: the levels hand it the types they have no loop for. */
 void kern__to_f32_portable(enum tensor_type type, size_t n, const void *src, float *dst);

@@ -1,0 +1,13 @@
+/* core/kern/kern_avx2gemm.c - the AVX2 level's products of f32 rows: a file of its own, for they
+ * take as long to compile as the rest. */
+#include "core/kern/kern_internal.h"
+
+#if defined(__x86_64__)
+#include "core/kern/kern_avx2.inc"
+#include "core/kern/kern_simd_gemm.inc"
+
+void kern__fill_avx2gemm(struct kern_table *t)
+{
+    fill_gemm(t);
+}
+#endif
