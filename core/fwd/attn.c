@@ -125,7 +125,7 @@ static void attend_all(struct fwd_walk *w, unsigned layer, const struct fwd_attn
     size_t i;
 
     if (!w->has_copies)
-        pool_barrier(w->f->pool);
+        fwd__meet(w);
     while ((i = pool_claim(w->f->pool, w->rows->n_items)) < w->rows->n_items) {
         const struct fwd_attn_item *it = &w->rows->item[i];
 
@@ -134,7 +134,7 @@ static void attend_all(struct fwd_walk *w, unsigned layer, const struct fwd_attn
         fwd__attend(w, layer, a, it);
     }
     if (w->has_copies)
-        pool_barrier(w->f->pool);
+        fwd__meet(w);
 }
 
 /* The input of the projections: x = norm(h), or h itself. */

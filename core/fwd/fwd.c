@@ -297,6 +297,7 @@ int fwd_new(struct fwd **out, const struct model *m, struct pool *pool,
     rc = rc ? rc : alloc_typed(f, err);
     rc = rc ? rc : alloc_copies(f, err);
     rc = rc ? rc : fwd__rel_open(f, err);
+    rc = rc ? rc : fwd__ahead_open(f, err);
     if (rc == 0) {
         *out = f;
         f = NULL;
@@ -327,6 +328,7 @@ void fwd_free(struct fwd **fp)
     free_rows(f);
     fwd__rel_close(f);
     fwd__copies_close(f);
+    fwd__ahead_close(f);
     core_free(f->batch.token);
     core_free(f->batch.type);
     core_free(f->batch.seq);
@@ -392,6 +394,7 @@ static void run_worker(void *arg, unsigned worker)
     };
 
     fwd__copies_begin(&w);
+    fwd__ahead_begin(&w);
     f->m->arch->forward(&w);
     fwd__heads(&w);
 }

@@ -78,6 +78,26 @@ struct fwd_head_item {
 /* Head rows stand in this order in f->pooled. */
 enum fwd_head_class { FWD_HEAD_LM, FWD_HEAD_POOLER, FWD_HEAD_PLAIN, FWD_N_HEAD_CLASSES };
 
+/* A group of linears, by the base's weights. */
+struct fwd_stop {
+    const struct gemm_weight *w[FWD_GROUP_MAX];
+    unsigned n; /* 0: not worth asking for */
+};
+
+struct fwd_range {
+    const struct gemm_weight *w;
+    size_t col0, col1;
+};
+
+/* ahead.c: what a worker asks memory for while it waits. */
+struct fwd_ahead {
+    struct fwd_stop *stop; /* [n_stops_max]: the groups of this step, then of the last one */
+    unsigned at, n_stops;
+    struct fwd_range ask[FWD_GROUP_MAX]; /* its own share of the coming group */
+    unsigned range, n_ranges;
+    size_t at_byte, n_asked; /* of ask[range]; in all */
+};
+
 /* What one worker alone uses. The plan of a group of linears is the same in every
  * worker; each makes its own, which costs less than a barrier. */
 struct fwd_worker {
@@ -93,6 +113,7 @@ struct fwd_worker {
     size_t n_products;
     uint32_t *first;     /* [FWD_GROUP_MAX * max_seqs + 1]: first entry of (linear, segment) */
     struct fwd_run *run; /* [FWD_GROUP_MAX * max_seqs], by linear */
+    struct fwd_ahead ahead;
     size_t n_runs;
 };
 
@@ -165,7 +186,7 @@ struct fwd {
     size_t widest; /* values of the widest linear's input */
 
     struct fwd_worker *worker;
-    unsigned n_workers;
+    unsigned n_workers, n_stops_max;
 
     /* what fwd_reserve() has made room for */
     size_t rank_max, head_width_max;
@@ -251,6 +272,19 @@ void fwd__couple_mine(struct fwd_walk *w, float *x);
 /* The inverse of one row. */
 void fwd__uncouple(const struct fwd *f, struct fwd_worker *me, const struct delta_coupling *c,
                    float *row);
+
+/* ---- ahead.c -------------------------------------------------------------------- */
+
+/* Of n_tiles of a product of few rows, those that each worker does without claiming them: worker
+ * 0 the first, worker 1 those behind them. The rest is claimed. */
+size_t fwd__own_tiles(const struct fwd *f, size_t n_tiles);
+int fwd__ahead_open(struct fwd *f, struct core_err *err);
+void fwd__ahead_close(struct fwd *f);
+void fwd__ahead_begin(struct fwd_walk *w); /* a step */
+/* The worker has done its part of the products by n weights of the base's; n = 0 of many rows'. */
+void fwd__ahead_pass(struct fwd_walk *w, unsigned n, const struct gemm_weight *const *weight);
+/* pool_barrier(), used to ask memory for the worker's share of the coming group. */
+void fwd__meet(struct fwd_walk *w);
 
 /* ---- copies.c ------------------------------------------------------------------- */
 

@@ -10,8 +10,7 @@ enum {
     ROW_CHUNK = 32,  /* rows of one down product */
     TILE_ROWS = 128, /* rows and outputs of one tile of the base product: the rows' */
     TILE_COLS = 128, /* inputs stay in the second cache, an epilogue is long enough */
-    FEW_ROWS = 32,   /* with so few rows, each of another task perhaps, an epilogue */
-    FEW_COLS = 512,  /* reads more than it computes: long runs of memory are faster */
+    FEW_ROWS = 32,   /* with so few rows a tile is a panel, and adjacent ones are done together */
 };
 
 /* ---- one group of linears ---------------------------------------------------- */
@@ -56,15 +55,21 @@ static void plan_products(struct group *g, unsigned i, uint32_t s, size_t *t)
     }
 }
 
-/* Outputs of one tile: a whole number of panels, and as many for each worker. */
-static size_t tile_cols(const struct fwd *f, const struct gemm_weight *w, uint32_t n_rows)
+static bool has_few_rows(const struct fwd_rows *v)
 {
-    const size_t panel = gemm_panel(w), most = n_rows <= FEW_ROWS ? FEW_COLS : TILE_COLS;
-    const size_t n_out = gemm_n_out(w);
-    const size_t n_active = pool_active(f->pool);
-    const size_t n_each = (n_out + most * n_active - 1) / (most * n_active);
+    return v->n_rows <= FEW_ROWS;
+}
+
+/* Outputs of one tile: a whole number of panels, and of many rows as many for each worker. */
+static size_t tile_cols(const struct group *g, const struct gemm_weight *w)
+{
+    const size_t panel = gemm_panel(w), n_out = gemm_n_out(w);
+    const size_t n_active = pool_active(g->f->pool);
+    const size_t n_each = (n_out + TILE_COLS * n_active - 1) / (TILE_COLS * n_active);
     const size_t n_tiles = n_each * n_active;
 
+    if (has_few_rows(g->v))
+        return panel;
     return (n_out + n_tiles * panel - 1) / (n_tiles * panel) * panel;
 }
 
@@ -77,7 +82,7 @@ static void close_run(struct group *g, struct fwd_run *r)
 {
     const size_t n_before = r == g->me->run ? 0 : r[-1].n_tiles;
 
-    r->cols = tile_cols(g->f, r->w, r->row1 - r->row0);
+    r->cols = tile_cols(g, r->w);
     r->n_tiles = n_before + (gemm_n_out(r->w) + r->cols - 1) / r->cols * n_row_tiles(r);
 }
 
@@ -365,41 +370,51 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
     }
 }
 
-/* Tile `at` of all runs'; *i is the run of the tile before, or 0. */
-static void run_nth_tile(const struct group *g, size_t at, size_t *i)
+/* The tiles [at, end) of all runs', adjacent ones of few rows together; *i is the run of a tile
+ * before, or 0. */
+static void run_tiles(const struct group *g, size_t at, size_t end, size_t *i)
 {
-    const struct fwd_run *run = g->me->run, *r;
-    struct tile t;
-    size_t in, n_out;
+    while (at < end) {
+        const struct fwd_run *run = g->me->run, *r;
+        size_t n_before, in, n, n_out;
+        struct tile t;
 
-    while (at >= run[*i].n_tiles)
-        ++*i; /* claims ascend */
-    r = &run[*i];
-    in = at - (*i ? run[*i - 1].n_tiles : 0);
-    n_out = gemm_n_out(r->w);
-    t.i = r->lin;
-    t.r0 = r->row0 + (uint32_t)(in % n_row_tiles(r)) * TILE_ROWS;
-    t.r1 = t.r0 + TILE_ROWS < r->row1 ? t.r0 + TILE_ROWS : r->row1;
-    t.c0 = in / n_row_tiles(r) * r->cols;
-    t.c1 = t.c0 + r->cols < n_out ? t.c0 + r->cols : n_out;
-    run_tile(g, r->w, &t);
+        while (at >= run[*i].n_tiles)
+            ++*i;
+        r = &run[*i];
+        n_before = *i ? r[-1].n_tiles : 0;
+        in = at - n_before;
+        n = n_row_tiles(r) > 1 ? 1 : (end < r->n_tiles ? end : r->n_tiles) - at;
+        n_out = gemm_n_out(r->w);
+        t.i = r->lin;
+        t.r0 = r->row0 + (uint32_t)(in % n_row_tiles(r)) * TILE_ROWS;
+        t.r1 = t.r0 + TILE_ROWS < r->row1 ? t.r0 + TILE_ROWS : r->row1;
+        t.c0 = in / n_row_tiles(r) * r->cols;
+        t.c1 = t.c0 + n * r->cols < n_out ? t.c0 + n * r->cols : n_out;
+        run_tile(g, r->w, &t);
+        at += n;
+    }
 }
 
-/* All products, claimed: the down products in chunks of rows, then the tiles of the base's. Who
- * has done a tile's base product finds the down products done, or almost; no meeting is between. */
-static void products(const struct group *g)
+/* All products: the down products in chunks of rows, claimed; then the tiles of the base's, of few
+ * rows each worker's own first, the others claimed. Who has done a tile's base product finds
+ * the down products done, or almost; no meeting is between. */
+static void products(const struct fwd_walk *w, const struct group *g)
 {
     const struct fwd_worker *me = g->me;
-    const size_t n = g->n_chunks + (me->n_runs ? me->run[me->n_runs - 1].n_tiles : 0);
+    const size_t n_tiles = me->n_runs ? me->run[me->n_runs - 1].n_tiles : 0;
+    const size_t n_own = has_few_rows(g->v) ? fwd__own_tiles(g->f, n_tiles) : 0;
+    const size_t n_first = n_own * pool_active(g->f->pool); /* of all workers */
+    const size_t n = g->n_chunks + n_tiles - n_first;
     size_t product = 0, run = 0, at;
 
-    while ((at = pool_claim(g->f->pool, n)) < n)
-        if (at < g->n_chunks) {
-            run_chunk(g, at, &product);
-            pool_tell(g->f->pool);
-        } else {
-            run_nth_tile(g, at - g->n_chunks, &run);
-        }
+    while ((at = pool_claim(g->f->pool, n)) < g->n_chunks) {
+        run_chunk(g, at, &product);
+        pool_tell(g->f->pool);
+    }
+    run_tiles(g, n_own * w->worker, n_own * (w->worker + 1), &run);
+    for (; at < n; at = pool_claim(g->f->pool, n)) /* claims ascend, behind what is their own */
+        run_tiles(g, at - g->n_chunks + n_first, at - g->n_chunks + n_first + 1, &run);
 }
 
 /* Scaled inputs, where a task of the step has one. Returns true if others' are needed. */
@@ -425,6 +440,7 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
     struct fwd *f = w->f;
     struct group g = {
         .f = f, .me = &f->worker[w->worker], .v = w->rows, .layer = layer, .n = n, .lin = lin};
+    const struct gemm_weight *weight[FWD_GROUP_MAX];
     size_t n_out[FWD_GROUP_MAX];
     bool is_shared;
 
@@ -433,19 +449,21 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
         g.site[i] = &f->m->site[site_make(layer, lin[i].kind)];
         g.y[i] = w->has_copies ? fwd__met(w, lin[i].y) : lin[i].y;
         n_out[i] = g.site[i]->n_out;
+        weight[i] = g.site[i]->w;
     }
     if (!w->has_copies)
-        pool_barrier(f->pool);
+        fwd__meet(w);
     plan(&g);
     is_shared = scale_inputs(w, &g);
     if (g.is_gating)
         gates(&g, x);
     if (is_shared || g.is_gating)
-        pool_barrier(f->pool);
+        fwd__meet(w);
     if (type_inputs(w, &g))
-        pool_barrier(f->pool);
-    products(&g);
-    pool_barrier(f->pool);
+        fwd__meet(w);
+    products(w, &g);
+    fwd__ahead_pass(w, has_few_rows(w->rows) ? n : 0, weight);
+    fwd__meet(w);
     if (w->has_copies)
         fwd__take(w, lin, n_out, n);
 }

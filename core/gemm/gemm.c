@@ -22,7 +22,8 @@ enum {
     K_MAX_TYPED = 1024,        /* never widened: tiles read it from the second level */
     X_BLOCK_BYTES = 384 << 10, /* second-level caches are 512 KiB and more */
     ROWS_MIN = 64,             /* fewer would widen a panel too often */
-    ROOM_MIN_BYTES = 64 << 10
+    ROOM_MIN_BYTES = 64 << 10,
+    ASK_BYTES = 1 << 10
 };
 
 static enum gemm_precision precision_of(enum tensor_type type, enum gemm_precision asked)
@@ -319,4 +320,16 @@ void gemm_run(const struct gemm_weight *w, const struct gemm_args *a)
         for (size_t col = a->col0; col < a->col1; col += KERN_PANEL)
             run_panel(w, a, row, n_rows, col);
     }
+}
+
+size_t gemm_ask(const struct gemm_weight *w, size_t col0, size_t col1, size_t at)
+{
+    const size_t begin = col0 / KERN_PANEL * w->panel_bytes;
+    const size_t n = (col1 + KERN_PANEL - 1) / KERN_PANEL * w->panel_bytes - begin;
+    const char *const p = (const char *)w->bytes + begin + at;
+    const size_t piece = w->is_blas || at >= n ? 0 : n - at < ASK_BYTES ? n - at : ASK_BYTES;
+
+    for (size_t i = 0; i < piece; i += 64)
+        __builtin_prefetch(p + i, 0, 2); /* into the second cache */
+    return piece;
 }

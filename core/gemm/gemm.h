@@ -104,6 +104,10 @@ struct gemm_args {
 /* y[i, j] = sum_k x[i, k] * W[j, k] for j in [col0, col1). Overwrites y. */
 void gemm_run(const struct gemm_weight *w, const struct gemm_args *a);
 
+/* Asks memory for a piece, a KiB, of what the product of the outputs [col0, col1) reads, from byte
+ * `at` of it on. Returns its length, 0 at the end. */
+size_t gemm_ask(const struct gemm_weight *w, size_t col0, size_t col1, size_t at);
+
 /* OpenBLAS's words for its version and the kernels that it chose. */
 const char *gemm_blas_text(void);
 

@@ -342,10 +342,18 @@ static unsigned arrive(struct pool *p)
 
 void pool_barrier(struct pool *p)
 {
+    pool_barrier_with(p, NULL, NULL);
+}
+
+void pool_barrier_with(struct pool *p, bool (*piece)(void *arg), void *arg)
+{
     const unsigned phase = arrive(p);
 
-    if (atomic_load_explicit(&p->phase.value, memory_order_acquire) == phase)
-        wait_change(my_seat, &p->phase, phase, true);
+    while (atomic_load_explicit(&p->phase.value, memory_order_acquire) == phase)
+        if (!piece || !piece(arg)) {
+            wait_change(my_seat, &p->phase, phase, true);
+            return;
+        }
 }
 
 size_t pool_claim(struct pool *p, size_t n_items)

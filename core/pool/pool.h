@@ -28,6 +28,7 @@
 #ifndef CORE_POOL_POOL_H
 #define CORE_POOL_POOL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -76,6 +77,11 @@ void pool_stand_aside(const struct pool *p);
 /* Every worker of the run waits for every other; memory written before is visible
  * after. Called by all of them the same number of times within one run. */
 void pool_barrier(struct pool *p);
+
+/* The same. While others are missing the caller does pieces of work, of a microsecond or less,
+ * until one returns false: what is not needed, but better than to wait. It counts as waiting only
+ * then. */
+void pool_barrier_with(struct pool *p, bool (*piece)(void *arg), void *arg);
 
 /* Shares `n_items` among the workers of the current phase: returns the next
  * unclaimed index in ascending order, or n_items when none is left. One counter serves a

@@ -537,6 +537,33 @@ START_TEST(typed_products_are_right_and_their_bits_are_those_of_any_batch_and_le
 }
 END_TEST
 
+START_TEST(what_is_asked_for_is_all_of_the_panels_and_no_more)
+{
+    static const size_t n_out = 70, n_in = 1280, col[][2] = {{0, 32}, {32, 70}, {0, 70}, {64, 70}};
+    struct matrix m = matrix_new(types[_i], n_out, n_in);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+
+    for (unsigned l = 0; l < n_levels; l++) {
+        struct gemm_weight *w = NULL;
+        size_t sum[4] = {0};
+
+        ck_assert_int_eq(gemm_pack(&w, &t[l], GEMM_EXACT, &m.t, NULL), CORE_OK);
+        for (size_t i = 0; i < 4; i++)
+            for (size_t n; (n = gemm_ask(w, col[i][0], col[i][1], sum[i])) > 0; sum[i] += n)
+                ck_assert_uint_le(n, 1024);
+        ck_assert_uint_eq(sum[0] + sum[1], sum[2]);
+        ck_assert_uint_eq(sum[0], sum[3]); /* a part panel is read whole */
+        if (t[l].level == 0)
+            ck_assert_uint_eq(sum[2], 0);
+        else
+            ck_assert(sum[2] >= n_out * n_in / 2 && sum[2] <= gemm_weight_bytes(w));
+        gemm_weight_free(w);
+    }
+    matrix_free(&m);
+}
+END_TEST
+
 Suite *gemm_suite(void);
 
 Suite *gemm_suite(void)
@@ -552,6 +579,7 @@ Suite *gemm_suite(void)
     tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch_and_column_range, 0, N_TYPES);
     tcase_add_loop_test(tc, unit_rows_give_the_weights_exactly_as_they_were_stored, 0, N_TYPES);
     tcase_add_loop_test(tc, weights_stay_as_small_as_they_were_stored, 0, N_TYPES);
+    tcase_add_loop_test(tc, what_is_asked_for_is_all_of_the_panels_and_no_more, 0, N_TYPES);
     tcase_add_test(tc, an_empty_input_gives_zeros);
     tcase_add_test(tc, what_is_no_weight_matrix_is_refused_by_name);
     tcase_add_test(tc, packing_survives_every_allocation_failure);

@@ -27,6 +27,7 @@ struct job {
     unsigned owner_phase[N_ITEMS]; /* the phase in which an item was claimed last */
     unsigned n_wrong[MAX_WORKERS];
     unsigned slow_worker;
+    unsigned n_pieces[MAX_WORKERS];
 };
 
 static struct pool *pool_of(unsigned n)
@@ -86,6 +87,52 @@ START_TEST(a_barrier_waits_for_all_and_shows_what_they_wrote)
         pool_run(j.pool, phases, &j);
         for (unsigned w = 0; w < j.n; w++)
             ck_assert_uint_eq(j.n_wrong[w], 0);
+    }
+    pool_free(&j.pool);
+}
+END_TEST
+
+/* Three pieces at each barrier, then none; only while others are missing. */
+static bool piece(void *arg)
+{
+    unsigned *n_left = arg;
+
+    usleep(100);
+    return --*n_left > 0;
+}
+
+static void work_while_waiting(void *arg, unsigned worker)
+{
+    struct job *j = arg;
+
+    for (unsigned phase = 1; phase <= 32; phase++) {
+        unsigned n_left = 3;
+
+        j->calls[worker] = phase;
+        if (worker == 0)
+            usleep(3000); /* so the others do all their pieces, and wait */
+        pool_barrier_with(j->pool, piece, &n_left);
+        for (unsigned w = 0; w < j->n; w++)
+            j->n_wrong[worker] += j->calls[w] != phase;
+        if (worker == 0)
+            j->n_wrong[worker] += n_left != 3 && j->n == 1; /* nobody to wait for */
+        else
+            j->n_pieces[worker] += 3 - n_left;
+        pool_barrier(j->pool);
+    }
+}
+
+START_TEST(who_waits_does_pieces_of_work_until_there_are_none)
+{
+    struct job j = {.n = sizes[_i]};
+
+    j.pool = pool_of(j.n);
+    pool_run(j.pool, work_while_waiting, &j);
+    for (unsigned w = 0; w < j.n; w++) {
+        ck_assert_uint_eq(j.n_wrong[w], 0);
+        ck_assert_uint_le(j.n_pieces[w], 3 * 32);
+        if (w > 0)
+            ck_assert_uint_gt(j.n_pieces[w], 0);
     }
     pool_free(&j.pool);
 }
@@ -687,6 +734,7 @@ Suite *pool_suite(void)
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, every_worker_runs_once_per_run, 0, N_SIZES);
     tcase_add_loop_test(tc, a_barrier_waits_for_all_and_shows_what_they_wrote, 0, N_SIZES);
+    tcase_add_loop_test(tc, who_waits_does_pieces_of_work_until_there_are_none, 0, N_SIZES);
     tcase_add_loop_test(tc, claims_share_each_phase_and_start_anew_after_the_barrier, 0, N_SIZES);
     tcase_add_loop_test(tc, what_was_told_is_there_for_who_awaits_it, 0, N_SIZES);
     tcase_add_loop_test(tc, a_run_starts_with_nothing_claimed, 0, N_SIZES);
