@@ -35,15 +35,16 @@ static void end_trial(struct pool_fit *f, double useful, uint64_t now_ns)
 }
 
 /* A shared core costs its worker about half its time. One worker on a shared core is as
- * bad as several, so what failed is tried with more workers less. */
+ * bad as several, so what failed is tried with more workers less; and when one alone has failed,
+ * from the first guess on again, which may have failed by chance. */
 static unsigned fewer(struct pool_fit *f, double lost)
 {
-    const double n_less = 2.0 * lost + 0.5 + f->n_failed;
+    const double n_less = 2.0 * lost + 0.5;
+    const unsigned first = n_less < (double)f->n ? (unsigned)n_less : f->n - 1;
 
-    if (n_less < (double)f->n)
-        return f->n - (unsigned)n_less;
-    f->n_failed = 0;
-    return 1;
+    if (first + f->n_failed >= f->n)
+        f->n_failed = 0;
+    return f->n - first - f->n_failed;
 }
 
 void pool_fit_window(struct pool_fit *f, double useful, double lost, uint64_t now_ns)

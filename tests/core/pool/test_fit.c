@@ -70,6 +70,27 @@ START_TEST(workers_leave_the_cores_that_others_use)
 }
 END_TEST
 
+START_TEST(a_trial_that_failed_by_chance_is_repeated)
+{
+    const struct machine half = {2, 0.25};
+
+    for (unsigned n_bad = 1; n_bad <= 5; n_bad++) { /* trials that a stranger's burst has spoilt */
+        struct pool_fit f;
+        uint64_t now = 0;
+
+        pool_fit_init(&f, N_CORES);
+        for (unsigned n_seen = 0; n_seen < n_bad;) {
+            now += POOL_FIT_WINDOW_NS;
+            n_seen += f.n < N_CORES;
+            pool_fit_window(&f, f.n < N_CORES ? 0.1 : useful_on(&half, N_CORES),
+                            lost_on(&half, N_CORES), now);
+        }
+        windows(&f, &half, 100, 2, &now);
+        ck_assert_uint_ge(windows(&f, &half, 1000, 2, &now), 950);
+    }
+}
+END_TEST
+
 START_TEST(workers_come_back_when_the_cores_are_free)
 {
     const struct machine half = {2, 0.25}, idle = {0, 0.0};
@@ -137,6 +158,7 @@ Suite *fit_suite(void)
 
     tcase_add_test(tc, an_idle_machine_keeps_all_workers);
     tcase_add_test(tc, workers_leave_the_cores_that_others_use);
+    tcase_add_test(tc, a_trial_that_failed_by_chance_is_repeated);
     tcase_add_test(tc, workers_come_back_when_the_cores_are_free);
     tcase_add_test(tc, fewer_workers_are_not_kept_when_they_do_less);
     tcase_add_test(tc, one_worker_on_a_shared_core_still_looks_for_more);
