@@ -3,9 +3,10 @@
  *   bench_limits [N_THREADS]
  *
  * One line of JSON: multiply-adds in f32, in bf16 and in int8 (two operations each, in
- * units of 1e9 a second) with the widest instruction that the CPU has for them, and bytes
- * read from memory (GB/s). A CPU without an instruction for bf16 multiplies it in f32, so
- * its limit is that of f32. Best of several runs: a limit is what was possible. */
+ * units of 1e9 a second) with the widest instruction that the CPU has for them; the same in
+ * int8 where each 32 values have a scale ("int8_groups"); and bytes read from memory (GB/s).
+ * A CPU without an instruction for bf16 multiplies it in f32, so its limit is that of f32.
+ * Best of several runs: a limit is what was possible. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -33,16 +34,45 @@ enum { N_CHAINS = 12, N_TURNS = 1000000, N_RUNS = 8, THREADS_MAX = 256 };
                              :                                                                     \
                              : CHANGED);                                                           \
     }
+
+/* The same with f32 scales, one for each 32 values of x and of w: what this form of weights
+ * cannot do without. Of each group a sum that begins anew, eight dot products, and for its
+ * f32 sum a conversion, the product of the scales and a fused multiply-add. Everything is in
+ * registers, so this is what no product can pass; N_SUMS at a time, as many as sixteen
+ * registers hold. */
+enum { N_SUMS = 6, N_DOTS = 8 };
+#define CLEAR(r, i) "vpxor %%xmm" #i ", %%xmm" #i ", %%xmm" #i "\n\t"
+#define DOT(op, r, i) op " %%" r "12, %%" r "13, %%" r #i "\n\t"
+#define ADD(r, i, sum)                           \
+    "vcvtdq2ps %%" r #i ", %%" r #i "\n\t"       \
+    "vmulps %%" r "12, %%" r "13, %%" r "14\n\t" \
+    "vfmadd231ps %%" r #i ", %%" r "14, %%" r #sum "\n\t"
+#define EACH_SUM(F, ...) \
+    F(__VA_ARGS__, 0)    \
+    F(__VA_ARGS__, 1) F(__VA_ARGS__, 2) F(__VA_ARGS__, 3) F(__VA_ARGS__, 4) F(__VA_ARGS__, 5)
+#define TWO_DOTS(op, r) EACH_SUM(DOT, op, r) EACH_SUM(DOT, op, r)
+#define GROUPS(name, op, r)                                                                     \
+    static void name(void)                                                                      \
+    {                                                                                           \
+        __asm__ volatile("vzeroall" : : : CHANGED);                                             \
+        for (int i = 0; i < N_TURNS / N_DOTS; i++)                                              \
+            __asm__ volatile(EACH_SUM(CLEAR, r) TWO_DOTS(op, r) TWO_DOTS(op, r) TWO_DOTS(op, r) \
+                                 TWO_DOTS(op, r) ADD(r, 0, 6) ADD(r, 1, 7) ADD(r, 2, 8)         \
+                                     ADD(r, 3, 9) ADD(r, 4, 10) ADD(r, 5, 11)                   \
+                             :                                                                  \
+                             :                                                                  \
+                             : CHANGED);                                                        \
+    }
 #define CHANGED                                                                              \
     "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
-        "xmm11", "xmm12", "xmm13"
+        "xmm11", "xmm12", "xmm13", "xmm14"
 
 struct peak {
     const char *name;
     struct {
         unsigned needs; /* a level of kern.h */
         void (*run)(void);
-        unsigned n_ops; /* of one instruction */
+        unsigned n_ops; /* of one turn */
     } way[3];           /* the best first; the last has no function */
 };
 
@@ -52,11 +82,16 @@ CHAINS(f32_avx512, "vfmadd231ps", "zmm")
 CHAINS(bf16_avx512, "vdpbf16ps", "zmm")
 CHAINS(int8_avx512, "vpdpbusd", "zmm")
 CHAINS(int8_avxvnni, "%{vex%} vpdpbusd", "ymm")
+GROUPS(groups_avx512, "vpdpbusd", "zmm")
+GROUPS(groups_avxvnni, "%{vex%} vpdpbusd", "ymm")
 
 static const struct peak peaks[] = {
-    {"f32", {{KERN_AVX512, f32_avx512, 32}, {KERN_AVX2, f32_avx2, 16}}},
-    {"bf16", {{KERN_BF16, bf16_avx512, 64}}},
-    {"int8", {{KERN_VNNI, int8_avx512, 128}, {KERN_AVXVNNI, int8_avxvnni, 64}}},
+    {"f32", {{KERN_AVX512, f32_avx512, N_CHAINS * 32}, {KERN_AVX2, f32_avx2, N_CHAINS * 16}}},
+    {"bf16", {{KERN_BF16, bf16_avx512, N_CHAINS * 64}}},
+    {"int8",
+     {{KERN_VNNI, int8_avx512, N_CHAINS * 128}, {KERN_AVXVNNI, int8_avxvnni, N_CHAINS * 64}}},
+    {"int8_groups",
+     {{KERN_VNNI, groups_avx512, N_SUMS * 128}, {KERN_AVXVNNI, groups_avxvnni, N_SUMS * 64}}},
 };
 #else
 typedef float quad __attribute__((vector_size(16)));
@@ -73,7 +108,12 @@ static void f32_quads(void)
         __asm__ volatile("" : : "w"(s[c]));
 }
 
-static const struct peak peaks[] = {{"f32", {{0, f32_quads, 8}}}, {"bf16", {{0}}}, {"int8", {{0}}}};
+static const struct peak peaks[] = {
+    {"f32", {{0, f32_quads, N_CHAINS * 8}}},
+    {"bf16", {{0}}},
+    {"int8", {{0}}},
+    {"int8_groups", {{0}}},
+};
 #endif
 
 struct crew {
@@ -144,7 +184,7 @@ static double measure_peak(struct crew *c, const struct peak *p)
         if ((levels & p->way[w].needs) != p->way[w].needs)
             continue;
         c->run = p->way[w].run;
-        return (double)c->n_threads * N_CHAINS * N_TURNS * p->way[w].n_ops / seconds(c) * 1e-9;
+        return (double)c->n_threads * N_TURNS * p->way[w].n_ops / seconds(c) * 1e-9;
     }
     return 0.0;
 }

@@ -2,7 +2,8 @@
 
 A row divides one case by another, round by round, and holds the median against its floor. `bound` names the case
 that says what the machine could do for the case above: where the floor lies beyond it, SHARE of that limit counts
-instead. A row whose case below is itself a bound is a share of the machine's limit.
+instead. A row whose case below is itself a bound is a share of the machine's peak; what the form of the numbers
+leaves of the peak (8-bit values with a scale each 32) is the case `form`, and bounds that share.
 """
 import statistics
 from dataclasses import dataclass
@@ -44,7 +45,8 @@ def prompt_rows():
             case = f"{n}/{file}/{p}"
             yield Floor("prompts", f"{shown} tokens, {file}: {p} / llama-bench", case, f"{n}/{file}/llama", floor, case + "/bound")
     for file, p in (("f16", "exact"), ("f16", "bf16"), ("q8_0", "int8")):
-        yield Floor("prompts", f"512 tokens, {file} {p}: share of the peak", f"512/{file}/{p}", f"512/{file}/{p}/bound", 0.85)
+        yield Floor("prompts", f"512 tokens, {file} {p}: share of the peak", f"512/{file}/{p}", f"512/{file}/{p}/bound", 0.85,
+                    f"512/{file}/{p}/form")
 
 
 def lora_rows():
@@ -69,7 +71,7 @@ def encoder_rows():
     yield Floor("encoder", "five methods mixed / LoRA only, exact", "mix/exact", "each/exact", 0.95)
     yield Floor("encoder", "16 tasks / one, exact", "each/exact", "same/exact", 0.98)
     for p in ("exact", "bf16", "int8"):
-        yield Floor("encoder", f"no adapter, {p}: share of the peak", f"base/{p}", f"base/{p}/bound", 0.85)
+        yield Floor("encoder", f"no adapter, {p}: share of the peak", f"base/{p}", f"base/{p}/bound", 0.85, f"base/{p}/form")
 
 
 def big_rows():
@@ -135,7 +137,7 @@ def judge(floor, results):
     if bound and below:
         most = statistics.median(ratios(bound, below))
         if floor.floor > most:
-            out.needed, out.why = SHARE * most, f"{SHARE} of the machine's limit, for {floor.floor:g} is beyond it"
+            out.needed, out.why = SHARE * most, f"{SHARE} of the machine's limit, {most:.3g}, for {floor.floor:g} is beyond it"
     return out
 
 

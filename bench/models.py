@@ -12,6 +12,8 @@ MIX = ("lora", "houlsby", "prefix", "ia3", "bitfit", "lora", "houlsby", "prefix"
 TYPES = {"f16": ("exact", "bf16"), "q8_0": ("exact", "int8"), "q4_0": ("exact", "int8"), "q4_k_m": ("exact", "int8")}
 
 PEAK_OF = {"exact": "f32", "bf16": "bf16", "int8": "int8"}  # the machine's limit for a precision
+# What its form leaves of that: 8-bit values come in groups with a scale each.
+FORM_OF = {**PEAK_OF, "int8": "int8_groups"}
 
 
 def quantised(bench, kind):

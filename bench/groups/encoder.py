@@ -96,8 +96,9 @@ def add_bounds(bench, results, batch):
     for name, what, is_class in (("each", "a class", True), ("base", "an embedding", False)):
         per_text = statistics.mean(flop(bench.minilm, n, is_class) for n in lengths) * 1e-9
         for precision in PRECISIONS:
-            results.derive(f"{name}/{precision}/bound", "machine", f"{precision}, {what}: what it could do", "texts/s",
-                           lambda peak, per_text=per_text: peak / per_text, f"limit/{models.PEAK_OF[precision]}")
+            for kind, limit, how in (("bound", models.PEAK_OF, "at the peak"), ("form", models.FORM_OF, "in its form")):
+                results.derive(f"{name}/{precision}/{kind}", "machine", f"{precision}, {what}: what it could do {how}", "texts/s",
+                               lambda peak, per_text=per_text: peak / per_text, f"limit/{limit[precision]}")
     results.derive("lone/exact/bound", "machine", "exact, a lone request: its arithmetic at the peak", "ms",
                    lambda peak: flop(bench.minilm, LONE_TOKENS, True) / peak * 1e-6, "limit/f32")
 

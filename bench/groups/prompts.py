@@ -38,9 +38,10 @@ def file_group(bench, work, results, file, path):
         results.add(bench.in_turn(cases, seconds=bench.seconds / 2))
     for precision in precisions:
         for n in LENGTHS:
-            results.derive(f"{n}/{file}/{precision}/bound", "machine", f"{file} {precision}, {n} tokens: what it could do", "tokens/s",
-                           lambda peak, n=n: n / (facts.flop_of_prompt(n) / peak * 1e-9),
-                           f"limit/{file}/{models.PEAK_OF[precision]}")
+            for name, limit, what in (("bound", models.PEAK_OF, "at the peak"), ("form", models.FORM_OF, "in its form")):
+                results.derive(f"{n}/{file}/{precision}/{name}", "machine", f"{file} {precision}, {n} tokens: what it could do {what}",
+                               "tokens/s", lambda peak, n=n: n / (facts.flop_of_prompt(n) / peak * 1e-9),
+                               f"limit/{file}/{limit[precision]}")
 
 
 def run(bench, work):
