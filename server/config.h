@@ -45,7 +45,7 @@ struct core_err;
       "key and value memory of a decoder; 0: 1GiB if it fits")                                     \
     X(COUNT, kv_share, "75", 1, 100, "PERCENT", "of that memory that one key or address may hold") \
     X(CHOICE, kv_type, "auto", 0, 0, "f32|f16|bf16|auto",                                          \
-      "what keys and values are kept as; auto: f32 if exact, else f16")                            \
+      "as what keys and values are kept; auto: f32 if exact, else bf16 or f16, by the CPU")        \
     X(COUNT, context_max, "0", 0, 1 << 24, "N", "tokens of one sequence; 0 is the model's own")    \
     X(COUNT, threads, "0", 0, 1024, "N", "compute threads; 0 is one per core")                     \
     X(COUNT, http_threads, "2", 1, 256, "N", "threads that read and write HTTP")                   \

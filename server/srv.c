@@ -115,13 +115,17 @@ static int settle_memory(struct srv *s, struct core_err *err)
                              model_last_stack(model_config(s->model))->is_causal, &memory, err);
 }
 
-/* Keys and values of f16 are closer to f32's than products of bf16 or int8 are. */
-static void settle_kv_type(struct srv_config *c)
+/* Beside products of bf16 or int8, attention's are of bf16, and so is what they read, where the CPU
+ * has an instruction for them. Elsewhere f16 is closer to f32 and as fast. */
+static void settle_kv_type(struct srv *s)
 {
     enum { AUTO = TENSOR_BF16 + 1 }; /* the words stand in the order of the types */
+    const bool has_bf16 = model_kern(s->model)->level & (KERN_BF16 | KERN_NEON_BF16);
 
-    if (c->kv_type == AUTO)
-        c->kv_type = c->precision == GEMM_EXACT ? TENSOR_F32 : TENSOR_F16;
+    if (s->cfg.kv_type == AUTO)
+        s->cfg.kv_type = s->cfg.precision == GEMM_EXACT ? TENSOR_F32
+                         : has_bf16                     ? TENSOR_BF16
+                                                        : TENSOR_F16;
 }
 
 static int open_engine(struct srv *s, struct core_err *err)
@@ -183,9 +187,10 @@ int srv_open(struct srv *s, struct core_err *err)
 {
     int rc = srv_open_model(&s->cfg, &s->model, err);
 
-    settle_kv_type(&s->cfg);
-    if (rc == 0)
+    if (rc == 0) {
+        settle_kv_type(s);
         rc = settle_memory(s, err);
+    }
     if (rc == 0)
         rc = delta_base(&s->base, s->model, err);
     if (rc == 0)

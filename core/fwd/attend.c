@@ -33,14 +33,14 @@ struct job {
 };
 
 /* Adjacent keys and values of one KV head. Values are rows; keys are rows too, or, in KV
- * blocks, columns. */
+ * blocks, columns; or both are pairs (struct fwd). */
 struct piece {
     const void *k, *v;
     size_t n;
 };
 struct span {
     size_t at, n; /* the item's keys [at, at + n) */
-    bool is_prefix, has_columns;
+    bool is_prefix, has_columns, has_pairs;
     enum tensor_type type;
     size_t ldk, ldv;
     unsigned n_pieces;
@@ -53,6 +53,7 @@ struct queries {
     const float *q; /* row i at q + i * ld, d_head values */
     float *o;       /* results, same layout */
     size_t ld, n;
+    const uint16_t *q_bf16; /* for pairs: q [n, d_head] */
     /* row i sees the keys from begin + i * begin_step on, before end + i * end_step; both
      * may lie outside the keys that there are */
     ptrdiff_t begin, begin_step, end, end_step;
@@ -85,13 +86,15 @@ static void span_of_blocks(const struct job *j, size_t first, struct span *s)
 
     s->type = f->opt.kv_type;
     s->has_columns = true;
+    s->has_pairs = f->has_pairs;
     s->ldk = FWD_KV_BLOCK;
     s->n_pieces = 0;
     for (size_t i = 0; i < s->n; i += FWD_KV_BLOCK) {
         const uint32_t b = block[(first + i) / FWD_KV_BLOCK];
         const char *k = fwd__kv(f, j->layer, FWD_KV_K, b), *v = fwd__kv(f, j->layer, FWD_KV_V, b);
 
-        s->piece[s->n_pieces++] = (struct piece){k + at * FWD_KV_BLOCK * size, v + at * size,
+        s->piece[s->n_pieces++] = (struct piece){k + at * FWD_KV_BLOCK * size,
+                                                 v + at * (s->has_pairs ? FWD_KV_BLOCK : 1) * size,
                                                  s->n - i < FWD_KV_BLOCK ? s->n - i : FWD_KV_BLOCK};
     }
 }
@@ -171,6 +174,57 @@ static void scale_prefix(const struct job *j, const struct queries *qs, const st
         j->f->k->scale(s->n, j->seq->gate[j->prefix->gate[which].at], score + i * FWD_SPAN_KEYS);
 }
 
+/* A product of bf16 rows, those of one pass, with a panel of pairs of a span's keys or values. */
+static struct kern_gemm pairs_product(const struct queries *qs, const uint16_t *x, size_t ldx)
+{
+    return (struct kern_gemm){.n_rows = qs->n,
+                              .n_cols = KERN_PANEL,
+                              .x_bf16 = x,
+                              .ldx = ldx,
+                              .panel = {.type = KERN_PANEL_BF16_PAIRS}};
+}
+
+/* score = q k^T, of pairs. */
+static void pairs_scores(const struct job *j, const struct queries *qs, const struct span *s,
+                         float *score)
+{
+    const size_t d = j->f->c->d_head;
+    struct kern_gemm g = pairs_product(qs, qs->q_bf16, d);
+
+    g.n_k = d;
+    g.is_first = true;
+    g.ldy = FWD_SPAN_KEYS;
+    g.n_ahead = d * FWD_KV_BLOCK * sizeof(uint16_t);
+    for (unsigned i = 0; i < s->n_pieces; i++) {
+        g.w = s->piece[i].k;
+        g.n_cols = s->piece[i].n;
+        g.y = score + (size_t)i * FWD_KV_BLOCK;
+        g.ahead = s->piece[i].v; /* needed behind all scores of the span */
+        j->f->k->gemm_bf16(&g);
+    }
+}
+
+/* o += the values of pairs, weighed; weight [rows, FWD_SPAN_KEYS]. What is behind a last weight is
+ * 0, up to a pair. */
+static void pairs_values(const struct job *j, const struct queries *qs, const struct span *s,
+                         const uint16_t *weight)
+{
+    const size_t d = j->f->c->d_head;
+    struct kern_gemm g = pairs_product(qs, weight, FWD_SPAN_KEYS);
+
+    g.ldy = qs->ld;
+    g.n_ahead = FWD_KV_BLOCK * KERN_PANEL * sizeof(uint16_t);
+    for (unsigned i = 0; i < s->n_pieces; i++, g.x_bf16 += FWD_KV_BLOCK) {
+        g.n_k = s->piece[i].n + s->piece[i].n % 2;
+        for (size_t c = 0; c < d; c += KERN_PANEL) {
+            g.w = (const uint16_t *)s->piece[i].v + c * FWD_KV_BLOCK;
+            g.y = qs->o + c;
+            g.ahead = (const char *)g.w + g.n_ahead;
+            j->f->k->gemm_bf16(&g);
+        }
+    }
+}
+
 /* score [rows, FWD_SPAN_KEYS] = q k^T and what is added to it. */
 static void make_scores(const struct job *j, const struct queries *qs, const struct span *s,
                         float *score)
@@ -179,9 +233,11 @@ static void make_scores(const struct job *j, const struct queries *qs, const str
     const size_t d = j->f->c->d_head;
     float *out = score;
 
-    for (size_t i = 0; s->has_columns && i < qs->n; i++)
+    if (s->has_pairs)
+        pairs_scores(j, qs, s, score);
+    for (size_t i = 0; s->has_columns && !s->has_pairs && i < qs->n; i++)
         memset(score + i * FWD_SPAN_KEYS, 0, s->n * sizeof(float));
-    for (unsigned i = 0; i < s->n_pieces; out += s->piece[i++].n)
+    for (unsigned i = 0; !s->has_pairs && i < s->n_pieces; out += s->piece[i++].n)
         if (s->has_columns)
             k->outer(qs->n, s->piece[i].n, d, qs->q, qs->ld, s->type, s->piece[i].k, s->ldk, out,
                      FWD_SPAN_KEYS);
@@ -250,7 +306,9 @@ static void fetch(const struct job *j, const struct span *s)
 
         for (size_t at = 0; at < d * s->ldk * size; at += 64)
             __builtin_prefetch(k + at, 0, 2);
-        for (size_t n = 0; n < s->piece[i].n; n++)
+        for (size_t at = 0; s->has_pairs && at < d * s->ldk * size; at += 64)
+            __builtin_prefetch(v + at, 0, 2);
+        for (size_t n = 0; !s->has_pairs && n < s->piece[i].n; n++)
             for (size_t at = 0; at < d * size; at += 64)
                 __builtin_prefetch(v + n * s->ldv * size + at, 0, 2);
     }
@@ -260,12 +318,22 @@ static void fetch(const struct job *j, const struct span *s)
 static void add_span(const struct job *j, const struct queries *qs, const struct span *s,
                      float *score)
 {
+    uint16_t *bf16 = j->f->worker[j->w->worker].weight;
     float *weight = score;
 
     make_scores(j, qs, s, score);
     for (size_t i = 0; i < qs->n; i++)
         weigh(j, qs, i, s, score + i * FWD_SPAN_KEYS);
     scale_prefix(j, qs, s, 1, score);
+    if (s->has_pairs) {
+        for (size_t i = 0; i < qs->n; i++) {
+            j->f->k->to_bf16(s->n, score + i * FWD_SPAN_KEYS, bf16 + i * FWD_SPAN_KEYS);
+            if (s->n % 2)
+                bf16[i * FWD_SPAN_KEYS + s->n] = 0;
+        }
+        pairs_values(j, qs, s, bf16);
+        return;
+    }
     for (unsigned i = 0; i < s->n_pieces; weight += s->piece[i++].n)
         j->f->k->outer(qs->n, j->f->c->d_head, s->piece[i].n, weight, FWD_SPAN_KEYS, s->type,
                        s->piece[i].v, s->ldv, qs->o, qs->ld);
@@ -313,8 +381,20 @@ static void run_passes(const struct job *j, const struct queries *first, size_t 
             add_span(j, &qs, &s, score);
             qs.max += qs.n;
             qs.sum += qs.n;
+            qs.q_bf16 += qs.q_bf16 ? qs.n * d : 0;
         }
     }
+}
+
+/* The passes' queries as bf16. */
+static void narrow_queries(const struct job *j, struct queries *qs, size_t n_passes)
+{
+    const size_t d = j->f->c->d_head, n = qs->n * n_passes;
+    uint16_t *out = j->f->worker[j->w->worker].query;
+
+    for (size_t i = 0; i < n; i++)
+        j->f->k->to_bf16(d, qs->q + i / qs->n * d + i % qs->n * qs->ld, out + i * d);
+    qs->q_bf16 = out;
 }
 
 /* Rows of results begin as 0, with nothing seen; then all spans; then each is divided by
@@ -331,17 +411,38 @@ static void attend(const struct job *j, struct queries *qs, size_t n_passes)
         qs->sum[i] = 0.0f;
         memset(qs->o + i / qs->n * d + i % qs->n * qs->ld, 0, d * sizeof(float));
     }
+    if (j->has_blocks && j->f->has_pairs)
+        narrow_queries(j, qs, n_passes);
     run_passes(j, qs, n_passes, score + 2 * n);
     for (size_t i = 0; i < n; i++)
         j->f->k->scale(d, 1.0f / qs->sum[i], qs->o + i / qs->n * d + i % qs->n * qs->ld);
 }
 
+/* Query rows of a pass, at most. */
+static size_t pass_rows(const struct fwd *f)
+{
+    const size_t group = f->c->n_heads / f->c->n_kv_heads;
+
+    return group > FWD_QUERY_CHUNK ? group : FWD_QUERY_CHUNK;
+}
+
 size_t fwd__score_floats(const struct fwd *f)
 {
     const size_t group = f->c->n_heads / f->c->n_kv_heads;
-    const size_t n_rows = group > FWD_QUERY_CHUNK ? group : FWD_QUERY_CHUNK;
 
-    return n_rows * FWD_SPAN_KEYS + 2 * FWD_QUERY_CHUNK * group;
+    return pass_rows(f) * FWD_SPAN_KEYS + 2 * FWD_QUERY_CHUNK * group;
+}
+
+size_t fwd__weight_values(const struct fwd *f)
+{
+    return f->has_pairs ? pass_rows(f) * FWD_SPAN_KEYS : 0;
+}
+
+size_t fwd__query_values(const struct fwd *f)
+{
+    const size_t group = f->c->n_heads / f->c->n_kv_heads;
+
+    return f->has_pairs ? FWD_QUERY_CHUNK * group * f->c->d_head : 0;
 }
 
 void fwd__attend(const struct fwd_walk *w, unsigned layer, const struct fwd_attn *a,

@@ -104,6 +104,8 @@ struct fwd_worker {
     void *gemm;                  /* gemm_scratch_bytes() */
     void *xt[FWD_GROUP_MAX];     /* typed inputs of up to FWD_FEW_ROWS rows */
     float *score;                /* fwd__score_floats() */
+    uint16_t *weight;            /* fwd__weight_values(): of scores, as bf16 */
+    uint16_t *query;             /* fwd__query_values(): as bf16 */
     float *join;                 /* [FWD_JOIN_ROWS, (FWD_JOIN_WIDTHS + n_mix_max) * widest_hidden +
                                   * rank_max] */
     float *head;                 /* two of [FWD_JOIN_ROWS, head_width_max] */
@@ -183,6 +185,10 @@ struct fwd {
      * [n_kv * d_head][FWD_KV_BLOCK], so that a score is a chain of multiply-adds without a
      * sum across lanes; values [FWD_KV_BLOCK][n_kv * d_head] */
     char *kv;
+    /* Then both are panels of pairs, as the bf16 products of core/kern want them: keys
+     * [n_kv * d_head / 2][FWD_KV_BLOCK][2], and of each KERN_PANEL of the values' columns
+     * [FWD_KV_BLOCK / 2][KERN_PANEL][2]. Behind a sequence's last value its pair is 0. */
+    bool has_pairs;
     size_t widest; /* values of the widest linear's input */
 
     struct fwd_worker *worker;
@@ -316,6 +322,9 @@ void fwd__kv_copy_layers(const struct fwd *f, uint32_t to, uint32_t from, unsign
 void fwd__keep(struct fwd_walk *w, unsigned layer, bool is_cross);
 /* One head's of one sequence's rows, into its own blocks. */
 void fwd__keep_head(const struct fwd_walk *w, unsigned layer, uint32_t part, unsigned kv_head);
+/* Whether keys and values are kept as pairs: bf16, of a base whose own products are not exact, in
+ * heads of whole panels. */
+bool fwd__has_pairs(const struct fwd *f);
 
 /* ---- attend.c ------------------------------------------------------------------- */
 
@@ -323,6 +332,9 @@ void fwd__keep_head(const struct fwd_walk *w, unsigned layer, uint32_t part, uns
 void fwd__attend(const struct fwd_walk *w, unsigned layer, const struct fwd_attn *a,
                  const struct fwd_attn_item *it);
 size_t fwd__score_floats(const struct fwd *f);
+/* bf16 values; 0 unless the pass has pairs. */
+size_t fwd__weight_values(const struct fwd *f);
+size_t fwd__query_values(const struct fwd *f);
 
 /* ---- attn.c --------------------------------------------------------------------- */
 

@@ -44,6 +44,12 @@ void *fwd__kv(const struct fwd *f, unsigned layer, enum fwd_kv which, uint32_t b
     return f->kv + at * FWD_KV_BLOCK * kv_width(f->c) * tensor_type_block_bytes(f->opt.kv_type);
 }
 
+bool fwd__has_pairs(const struct fwd *f)
+{
+    return f->opt.kv_type == TENSOR_BF16 && f->m->precision != GEMM_EXACT &&
+           f->c->d_head % KERN_PANEL == 0;
+}
+
 /* Token `at` of a block, f32: a column of each head's keys, a row of the values, which are
  * ld wide. Of a token n values from the block's first to be written. */
 static void put_f32(size_t n, size_t at, size_t ld, const float *k, const float *v, float *keys,
@@ -73,18 +79,50 @@ static void put_16(const struct fwd *f, size_t n, size_t at, const float *k, con
     narrow(n, v, row);
 }
 
-/* The n values from `first` on of row r's keys and values go to token `pos` of the blocks. */
-static void keep_row(const struct fwd_walk *w, unsigned layer, const uint32_t *blocks, uint32_t pos,
-                     uint32_t r, size_t first, size_t n)
+/* As pairs: n values of whole panels. The value in the pair of a last one is 0 until its token
+ * comes: it is multiplied, by 0. */
+static void put_pairs(const struct fwd *f, size_t n, size_t at, bool is_last, const float *k,
+                      const float *v, uint16_t *keys, uint16_t *values)
+{
+    _Static_assert((int)FWD_KV_BLOCK == (int)KERN_PANEL, "a block of keys is a panel");
+    uint16_t part[KERN_PANEL];
+
+    for (size_t i = 0; i < n; i += KERN_PANEL) {
+        uint16_t *pairs = keys + i * FWD_KV_BLOCK + 2 * at;
+        uint16_t *panel = values + i * FWD_KV_BLOCK + at / 2 * 2 * KERN_PANEL;
+
+        f->k->to_bf16(KERN_PANEL, k + i, part);
+        for (size_t c = 0; c < KERN_PANEL; c++)
+            pairs[c / 2 * 2 * FWD_KV_BLOCK + c % 2] = part[c];
+        f->k->to_bf16(KERN_PANEL, v + i, part);
+        for (size_t c = 0; c < KERN_PANEL; c++)
+            panel[2 * c + at % 2] = part[c];
+        for (size_t c = 0; is_last && at % 2 == 0 && c < KERN_PANEL; c++)
+            panel[2 * c + 1] = 0;
+    }
+}
+
+/* A row of a sequence's keys and values: row r of the walk's, token `pos`. */
+struct row {
+    uint32_t r, pos;
+    bool is_last; /* of the sequence, in this step */
+};
+
+/* The n values from `first` on of a row go to the blocks. */
+static void keep_row(const struct fwd_walk *w, unsigned layer, const uint32_t *blocks,
+                     const struct row *row, size_t first, size_t n)
 {
     const struct fwd *f = w->f;
-    const size_t width = kv_width(f->c), at = pos % FWD_KV_BLOCK;
-    const uint32_t block = blocks[pos / FWD_KV_BLOCK];
-    const float *k = w->k + r * width + first, *v = w->v + r * width + first;
+    const size_t width = kv_width(f->c), at = row->pos % FWD_KV_BLOCK;
+    const uint32_t block = blocks[row->pos / FWD_KV_BLOCK];
+    const float *k = w->k + row->r * width + first, *v = w->v + row->r * width + first;
     void *keys = fwd__kv(f, layer, FWD_KV_K, block), *values = fwd__kv(f, layer, FWD_KV_V, block);
 
     if (f->opt.kv_type == TENSOR_F32)
         put_f32(n, at, width, k, v, (float *)keys + first * FWD_KV_BLOCK, (float *)values + first);
+    else if (f->has_pairs)
+        put_pairs(f, n, at, row->is_last, k, v, (uint16_t *)keys + first * FWD_KV_BLOCK,
+                  (uint16_t *)values + first * FWD_KV_BLOCK);
     else
         put_16(f, n, at, k, v, (uint16_t *)keys + first * FWD_KV_BLOCK, (uint16_t *)values + first);
 }
@@ -100,9 +138,12 @@ void fwd__keep(struct fwd_walk *w, unsigned layer, bool is_cross)
 
         if (!fwd__cut_part(p, r0, r1, &a, &b))
             continue;
-        for (uint32_t r = a; r < b; r++)
-            keep_row(w, layer, is_cross ? q->cross_block : q->kv_block, q->pos0 + (r - p->row0), r,
-                     0, kv_width(w->c));
+        for (uint32_t r = a; r < b; r++) {
+            const uint32_t i_row = r - p->row0;
+            const struct row row = {r, q->pos0 + i_row, i_row + 1 == p->n};
+
+            keep_row(w, layer, is_cross ? q->cross_block : q->kv_block, &row, 0, kv_width(w->c));
+        }
     }
 }
 
@@ -112,6 +153,9 @@ void fwd__keep_head(const struct fwd_walk *w, unsigned layer, uint32_t part, uns
     const struct fwd_seq *q = &w->f->batch.seq[w->rows->seq0 + part];
     const size_t d = w->c->d_head;
 
-    for (uint32_t i = 0; i < p->n; i++)
-        keep_row(w, layer, q->kv_block, q->pos0 + i, p->row0 + i, kv_head * d, d);
+    for (uint32_t i = 0; i < p->n; i++) {
+        const struct row row = {p->row0 + i, q->pos0 + i, i + 1 == p->n};
+
+        keep_row(w, layer, q->kv_block, &row, kv_head * d, d);
+    }
 }

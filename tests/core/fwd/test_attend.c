@@ -10,19 +10,21 @@ Suite *attend_suite(void);
 enum {
     N_HEADS = 4,
     N_KV_HEADS = 2,
-    D = 20,
-    Q_WIDTH = N_HEADS * D,
-    KV_WIDTH = N_KV_HEADS * D,
+    D_MAX = 2 * KERN_PANEL,
     N_TOKENS = 2 * FWD_SPAN_KEYS + 100,
     N_BLOCKS = N_TOKENS / FWD_KV_BLOCK + 1,
     N_PREFIX = FWD_SPAN_KEYS + 9,
     N_ITEMS = N_KV_HEADS * (N_TOKENS / FWD_QUERY_CHUNK + 1),
-    KV_BYTES = 2 * N_BLOCKS * FWD_KV_BLOCK * KV_WIDTH * 4
+    KV_BYTES = 2 * N_BLOCKS * FWD_KV_BLOCK * N_KV_HEADS * D_MAX * 4
 };
+/* Of the way that is tested: with pairs whole panels, else nothing even. */
+#define D ((size_t)x.c.d_head)
+#define Q_WIDTH (N_HEADS * D)
+#define KV_WIDTH (N_KV_HEADS * D)
 
 /* What is attended to, and how. */
 static const struct way {
-    bool is_causal, has_prefix, is_pinned;
+    bool is_causal, has_prefix, is_pinned, has_pairs;
     enum tensor_type kv_type; /* of blocks: causal */
     uint32_t window;
     float scale, softcap;
@@ -30,6 +32,12 @@ static const struct way {
     {.is_causal = true},
     {.is_causal = true, .kv_type = TENSOR_F16},
     {.is_causal = true, .kv_type = TENSOR_BF16},
+    {.is_causal = true, .kv_type = TENSOR_BF16, .has_pairs = true},
+    {.is_causal = true,
+     .kv_type = TENSOR_BF16,
+     .has_pairs = true,
+     .window = 77,
+     .has_prefix = true},
     {.is_causal = true, .window = 77, .has_prefix = true},
     {.is_causal = true, .window = 300, .has_prefix = true, .is_pinned = true},
     {.is_causal = true, .scale = 0.4f, .softcap = 3.0f},
@@ -41,7 +49,7 @@ enum { N_WAYS = sizeof(ways) / sizeof(ways[0]) };
 
 static struct {
     struct model_config c;
-    struct kern_table table[N_LEVELS];
+    struct kern_table table[N_TYPED_LEVELS];
     unsigned n_levels;
     struct pool *pool;
     struct fwd f;
@@ -54,10 +62,10 @@ static struct {
     struct delta_prefix prefix;
     uint16_t slot[SITE_N_KINDS];
     uint32_t block[N_BLOCKS];
-    struct guarded q, k, v, score, kv, prefix_k, prefix_v;
+    struct guarded q, k, v, score, weight, query, kv, prefix_k, prefix_v;
     struct fwd_attn attn;
 } x;
-static float ctx[N_TOKENS * Q_WIDTH], again[N_TOKENS * Q_WIDTH];
+static float ctx[N_TOKENS * N_HEADS * D_MAX], again[N_TOKENS * N_HEADS * D_MAX];
 
 /* Queries and keys whose scores grow along the sequence, so that maxima are passed often. */
 static struct guarded growing(size_t n_rows, size_t width, unsigned seed)
@@ -76,21 +84,11 @@ static void open_all(void)
                                 .n_layers = 1,
                                 .stack[0] = {.n_layers = 1},
                                 .n_heads = N_HEADS,
-                                .n_kv_heads = N_KV_HEADS,
-                                .d_head = D};
-    x.n_levels = levels_all(x.table);
+                                .n_kv_heads = N_KV_HEADS};
     ck_assert_int_eq(pool_new(&x.pool, 1, NULL), 0);
-    x.q = growing(N_TOKENS, Q_WIDTH, 1);
-    x.k = growing(N_TOKENS, KV_WIDTH, 2);
-    x.v = guarded_samples((size_t)N_TOKENS * KV_WIDTH, 3);
-    x.prefix_k = growing(N_PREFIX, KV_WIDTH, 4);
-    x.prefix_v = guarded_samples((size_t)N_PREFIX * KV_WIDTH, 5);
     x.kv = guarded_new(KV_BYTES);
     x.f = (struct fwd){.c = &x.c, .pool = x.pool, .worker = &x.worker, .n_workers = 1};
-    x.score = guarded_new(fwd__score_floats(&x.f) * sizeof(float));
-    x.worker.score = x.score.p;
     x.delta = (struct delta){.slot = x.slot, .prefix = &x.prefix};
-    x.prefix = (struct delta_prefix){.k = x.prefix_k.p, .v = x.prefix_v.p, .n_tokens = N_PREFIX};
     for (uint32_t i = 0; i < N_BLOCKS; i++)
         x.block[i] = (i + 7) % N_BLOCKS;
     x.f.batch.seq = &x.seq;
@@ -98,26 +96,43 @@ static void open_all(void)
     x.f.all[0].part = &x.part;
     x.f.all[0].item = x.item;
     x.f.all[0].n_parts = 1;
-    x.walk = (struct fwd_walk){
-        .f = &x.f, .c = &x.c, .rows = &x.f.all[0], .all = &x.f.all[0], .k = x.k.p, .v = x.v.p};
 }
 
 static void close_all(void)
 {
-    struct guarded *all[] = {&x.q, &x.k, &x.v, &x.score, &x.kv, &x.prefix_k, &x.prefix_v};
+    struct guarded *all[] = {&x.q,     &x.k,  &x.v,        &x.score,   &x.weight,
+                             &x.query, &x.kv, &x.prefix_k, &x.prefix_v};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         guarded_free(all[i]);
     pool_free(&x.pool);
 }
 
+/* Once for each test. */
 static void set_way(const struct way *way)
 {
+    x.c.d_head = way->has_pairs ? D_MAX : 20;
     x.c.stack[0].is_causal = way->is_causal;
+    x.n_levels = way->has_pairs ? levels_typed(x.table) : levels_all(x.table);
     x.f.opt.kv_type = way->kv_type;
+    x.f.has_pairs = way->has_pairs;
+    x.q = growing(N_TOKENS, Q_WIDTH, 1);
+    x.k = growing(N_TOKENS, KV_WIDTH, 2);
+    x.v = guarded_samples(N_TOKENS * KV_WIDTH, 3);
+    x.prefix_k = growing(N_PREFIX, KV_WIDTH, 4);
+    x.prefix_v = guarded_samples(N_PREFIX * KV_WIDTH, 5);
+    x.score = guarded_new(fwd__score_floats(&x.f) * sizeof(float));
+    x.weight = guarded_new(fwd__weight_values(&x.f) * sizeof(uint16_t));
+    x.query = guarded_new(fwd__query_values(&x.f) * sizeof(uint16_t));
+    x.worker.score = x.score.p;
+    x.worker.weight = x.weight.p;
+    x.worker.query = x.query.p;
+    x.prefix = (struct delta_prefix){
+        .k = x.prefix_k.p, .v = x.prefix_v.p, .n_tokens = N_PREFIX, .is_pinned = way->is_pinned};
+    x.walk = (struct fwd_walk){
+        .f = &x.f, .c = &x.c, .rows = &x.f.all[0], .all = &x.f.all[0], .k = x.k.p, .v = x.v.p};
     x.attn = (struct fwd_attn){.window = way->window, .scale = way->scale, .softcap = way->softcap};
     x.slot[SITE_ATTN] = way->has_prefix;
-    x.prefix.is_pinned = way->is_pinned;
     memset(x.kv.p, 0xff, KV_BYTES); /* NaN: what was not written is not read */
 }
 
@@ -176,6 +191,21 @@ static bool sees(const struct way *way, size_t query, size_t key)
     return distance < (ptrdiff_t)way->window && -distance < (ptrdiff_t)way->window;
 }
 
+/* Value c of a query, as it is multiplied with key `at`. */
+static double asked(const struct way *way, const float *q, size_t at, size_t c)
+{
+    const bool is_bf16 = way->has_pairs && at >= (way->has_prefix ? N_PREFIX : 0);
+
+    return is_bf16 ? as_kept(TENSOR_BF16, q[c]) : q[c];
+}
+
+/* How far a result may be off: with pairs weights are rounded, each by 2^-9 of itself at most, and
+ * no value is larger than 2.03. */
+static double margin(const struct way *way)
+{
+    return way->has_pairs ? 1e-5 + 2.03 / 512 : 1e-5;
+}
+
 /* One head of one row in double, all keys at once. */
 static void expect(const struct way *way, size_t row, size_t head, double *out)
 {
@@ -188,7 +218,7 @@ static void expect(const struct way *way, size_t row, size_t head, double *out)
     for (size_t k = 0; k < n; k++) {
         weight[k] = 0.0;
         for (size_t c = 0; c < D; c++)
-            weight[k] += scale * q[c] * kept(way, k, head / 2, c, 0);
+            weight[k] += scale * asked(way, q, k, c) * kept(way, k, head / 2, c, 0);
         if (way->softcap != 0.0f)
             weight[k] = way->softcap * tanh(weight[k] / way->softcap);
         if (!sees(way, row, k))
@@ -217,11 +247,11 @@ START_TEST(spans_add_up_to_the_softmax_over_all_keys)
         run(0, N_TOKENS, ctx);
         for (size_t row = 0; row < N_TOKENS; row += 3)
             for (size_t head = 0; head < N_HEADS; head++) {
-                double want[D];
+                double want[D_MAX];
 
                 expect(way, row, head, want);
                 for (size_t c = 0; c < D; c++)
-                    REQUIRE(fabs(ctx[row * Q_WIDTH + head * D + c] - want[c]) < 1e-5,
+                    REQUIRE(fabs(ctx[row * Q_WIDTH + head * D + c] - want[c]) < margin(way),
                             "%s, way %d, row %zu, head %zu: %g, not %g", x.table[l].name, _i, row,
                             head, (double)ctx[row * Q_WIDTH + head * D + c], want[c]);
             }
