@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from bench import texts
-from bench.servers import Peftd, closed_loop
+from bench.servers import Peftd, closed_loop, texts_loop
 
 N_OUT = 64
 
@@ -52,22 +52,21 @@ def wait_for_quiet(n_loops, seconds=120):
         pass
 
 
-def generate(port, n_streams, n_each):
+def generate(server, n_streams, n_each):
     """Tokens a second of a closed loop."""
     bodies = [{"task": "base", "input": p, "parameters": {"max_tokens": N_OUT, "ignore_eos": True}}
               for p in texts.prompts(16)[:n_streams]]
-    return n_streams * n_each * N_OUT / closed_loop(port, "/v1/infer", bodies, n_each)[0]
+    return n_streams * n_each * N_OUT / closed_loop(server.port, server.path, bodies, n_each)[0]
 
 
-def embed(port, n_each):
+def embed(server, n_each):
     """Texts a second."""
-    bodies = [{"task": "base", "input": t} for t in texts.encoder_texts()[:16]]
-    return 16 * n_each / closed_loop(port, "/v1/infer", bodies, n_each)[0]
+    return texts_loop(server, ["base"] * 16, texts.encoder_texts(), n_each)
 
 
-CASES = {"one": ("smollm2", "tokens/s", lambda port: generate(port, 1, 1)),
-         "many": ("smollm2", "tokens/s", lambda port: generate(port, 16, 1)),
-         "http": ("minilm", "texts/s", lambda port: embed(port, 10))}
+CASES = {"one": ("smollm2", "tokens/s", lambda server: generate(server, 1, 1)),
+         "many": ("smollm2", "tokens/s", lambda server: generate(server, 16, 1)),
+         "http": ("minilm", "texts/s", lambda server: embed(server, 12))}
 
 
 def measure(builds, model, cases, threads, a):
@@ -83,7 +82,7 @@ def measure(builds, model, cases, threads, a):
                         for name in builds:
                             if a.quiet:
                                 wait_for_quiet(int(busy))
-                            rate = CASES[case][2](server[name].port)
+                            rate = CASES[case][2](server[name])
                             if k:
                                 rates[name].append(rate)
                     show(case, threads, busy, rates)

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench import models, texts  # noqa: E402
-from bench.servers import Peftd, closed_loop  # noqa: E402
+from bench.servers import Peftd, closed_loop, texts_loop  # noqa: E402
 
 FREQUENCY, STACK_BYTES = 299, 4096
 # Name of a column, and the functions that a sample's stack must hold, or a function with the one that called it ("outer<fwd_linears":
@@ -60,8 +60,7 @@ def one_call(server):
 
 
 def clients(server):
-    bodies = [{"task": f"lora{i}", "input": t} for i, t in enumerate(texts.encoder_texts()[:16])]
-    return lambda: closed_loop(server.port, server.path, bodies, 20)
+    return lambda: texts_loop(server, LORAS, texts.encoder_texts(), 20)
 
 
 LORAS = [f"lora{i}" for i in range(16)]

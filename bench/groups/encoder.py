@@ -7,7 +7,7 @@ import time
 from bench import models, texts
 from bench.measure import Case, Results
 from bench.peers import onnx, peft
-from bench.servers import Client, Peftd, closed_loop, post
+from bench.servers import Client, Peftd, post, texts_loop
 
 TITLE = "Encoder: MiniLM, 64 texts of 10 to 60 tokens, mean 33, 4 labels; one call over HTTP"
 N_TASKS, PRECISIONS, LONE_TOKENS, N_LONE = models.N_TASKS, ("exact", "bf16", "int8"), 34, 40
@@ -34,9 +34,8 @@ def one_call(bench, server, batch, task_of):
 
 
 def clients(bench, server, batch):
-    """One text a call, from as many clients as there are tasks."""
-    bodies, n_each = [{"task": f"lora{i}", "input": batch[i]} for i in range(N_TASKS)], bench.calls * len(batch) // N_TASKS
-    return lambda: N_TASKS * n_each / closed_loop(server.port, server.path, bodies, n_each)[0]
+    """One text a call, from as many clients as there are tasks: together the texts of as many calls as one_call()'s."""
+    return lambda: texts_loop(server, [f"lora{i}" for i in range(N_TASKS)], batch, bench.calls * len(batch) // N_TASKS)
 
 
 def lone(server):
