@@ -33,16 +33,50 @@ struct engine_job *engine__list_pop(struct engine_list *l)
 
 /* ---- the thread ------------------------------------------------------------------- */
 
-/* With the lock held: waits until as many jobs are there as the last step had, so that askers in
- * turn do not fall into two halves that wait for each other's steps. Time counts from the end of
- * that step, and who asks alone is as many as before: neither waits after a pause. */
+enum { VAIN_MAX = 6 }; /* one wait of 64 is tried still */
+
+/* A step could begin, but one that has more rows is hardly longer: true if none of the jobs at hand
+ * has begun, and the step has room for more. Those of the inbox count as *n_jobs, too. */
+static bool may_gather(const struct engine *e, size_t *n_jobs)
+{
+    size_t n_tokens = e->synced_data.n_inbox_tokens;
+
+    *n_jobs = e->synced_data.inbox.n + e->thread_data.n_active;
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        const struct engine_job *job = e->thread_data.active[i];
+
+        if (job->n_done || job->n_generated || job->source.is_done)
+            return false;
+        n_tokens += job->in.n_tokens;
+    }
+    return !e->thread_data.ring.first && n_tokens < e->opt.max_batch_tokens;
+}
+
+/* With the lock held: waits until as many jobs are there as when the last step was computed, so
+ * that askers in turn do not fall into two halves that wait for each other's steps. It counts from
+ * the end of that step, so that who comes after a pause does not wait, and takes half of its time
+ * at most. Who asks alone is as many as before. If those who are missing do not come, ever
+ * fewer steps are waited for. */
 static void wait_for_more(struct engine *e)
 {
-    const uint64_t until = e->thread_data.ended_ns + 1000ull * e->opt.batch_wait_us;
+    struct engine_company *c = &e->thread_data.company;
+    const uint64_t most = 1000ull * e->opt.batch_wait_us, half = (c->ended_ns - c->began_ns) / 2;
+    const uint64_t until = c->ended_ns + (half < most ? half : most);
+    size_t n;
 
-    while (e->synced_data.inbox.n < e->thread_data.n_slots && !e->synced_data.is_stopping &&
-           core_cond_wait_until(&e->synced_data.wake, &e->synced_data.lock, until))
-        ;
+    if (!may_gather(e, &n) || n >= c->n_jobs || core_now_ns() >= until)
+        return;
+    if (c->n_skip) {
+        c->n_skip--;
+        return;
+    }
+    while (may_gather(e, &n) && n < c->n_jobs && !e->synced_data.is_stopping)
+        if (!core_cond_wait_until(&e->synced_data.wake, &e->synced_data.lock, until)) {
+            c->n_vain += c->n_vain < VAIN_MAX;
+            c->n_skip = (1u << c->n_vain) - 1;
+            return;
+        }
+    c->n_vain = 0;
 }
 
 /* Takes the inbox over; waits for work when there is none. Returns false to stop. */
@@ -56,10 +90,11 @@ static bool take_inbox(struct engine *e)
     while (!e->synced_data.inbox.n && !e->synced_data.is_stopping && !e->thread_data.n_active &&
            !e->thread_data.ring.first)
         core_cond_wait(&e->synced_data.wake, &e->synced_data.lock);
-    if (e->opt.batch_wait_us && !e->thread_data.n_active && !e->thread_data.ring.first)
+    if (e->opt.batch_wait_us)
         wait_for_more(e);
     inbox = e->synced_data.inbox;
     e->synced_data.inbox = (struct engine_list){0};
+    e->synced_data.n_inbox_tokens = 0;
     is_stopping = e->synced_data.is_stopping;
     core_unlock(&e->synced_data.lock);
     while ((job = engine__list_pop(&inbox)))
@@ -87,11 +122,13 @@ static void *engine_main(void *arg)
 
     pool_sit(e->pool);
     while (take_inbox(e)) {
+        e->thread_data.company.n_jobs = 0;
+        e->thread_data.company.began_ns = core_now_ns();
         atomic_store_explicit(&e->is_stepping, true, memory_order_relaxed);
         engine__admit(e);
         engine__step(e);
         atomic_store_explicit(&e->is_stepping, false, memory_order_relaxed);
-        e->thread_data.ended_ns = core_now_ns();
+        e->thread_data.company.ended_ns = core_now_ns();
     }
     end_all(e);
     return NULL;
@@ -307,6 +344,7 @@ int engine_submit(struct engine *e, struct engine_job *const *job, size_t n, str
     for (size_t i = 0; rc == 0 && i < n; i++) {
         job[i]->times.submitted = now;
         engine__list_push(&e->synced_data.inbox, job[i]);
+        e->synced_data.n_inbox_tokens += job[i]->in.n_tokens;
         e->synced_data.n_waiting++;
     }
     if (rc == 0)

@@ -67,10 +67,11 @@ struct engine_options {
     unsigned max_batch_jobs;   /* jobs of a step; 0 = 256 */
     unsigned itl_target_ms;    /* of a step in which rows decode beside prompts; 0 = 1.8 times what
                                 * those rows take alone (pace.h) */
-    unsigned batch_wait_us;   /* an engine with nothing to do waits so long after a step for as many
-                               * jobs as that step had; 0 = it never waits */
-    unsigned max_queue;       /* waiting jobs; 0 = 4096 */
-    uint64_t kv_bytes;        /* KV memory of a decoder; 0 = 1 GiB */
+    unsigned batch_wait_us; /* an engine that has begun no job waits so long after a step, and half
+                             * of its time at most, until it has as many jobs as it had in it;
+                             * 0 = it never waits */
+    unsigned max_queue;     /* waiting jobs; 0 = 4096 */
+    uint64_t kv_bytes;      /* KV memory of a decoder; 0 = 1 GiB */
     enum tensor_type kv_type; /* F32, F16 or BF16: keys and values in it */
     unsigned flow_share;      /* percent of the queue that a flow may fill, but for flow 0;
                                * 0 = 100 */

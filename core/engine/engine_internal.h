@@ -136,6 +136,15 @@ struct engine_sampler {
     size_t n_vocab; /* logits of the job at hand: its caller sets it; n_max at first */
 };
 
+/* Who may ask again behind a step: engine.c, "the thread". */
+struct engine_company {
+    size_t n_jobs;     /* that the engine had when the last step was computed, before any ended */
+    uint64_t began_ns; /* that step */
+    uint64_t ended_ns;
+    unsigned n_vain; /* waits in turn that were for nothing, VAIN_MAX at most */
+    unsigned n_skip; /* waits that are left out because of them */
+};
+
 struct engine {
     const struct model *m;
     struct engine_options opt;
@@ -163,15 +172,16 @@ struct engine {
         struct engine_slot *slot; /* [n_stacks * max_batch_jobs], the coming step: by stack,
                                    * then by task */
         size_t n_slots;
-        uint64_t ended_ns; /* when the last step ended */
         struct kv kv;
+        struct engine_company company;
     } thread_data;
 
     struct {
         struct core_mutex lock;
         pthread_cond_t wake;
         struct engine_list inbox;
-        size_t n_waiting; /* inbox and waiting */
+        size_t n_inbox_tokens; /* of their inputs */
+        size_t n_waiting;      /* inbox and waiting */
         struct engine_flow *flow[ENGINE_FLOW_BUCKETS];
         bool is_draining, is_stopping;
         struct engine_stats stats;

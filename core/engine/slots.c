@@ -93,6 +93,14 @@ static void fill_batch(struct engine *e)
             fill_own(e, b, e->thread_data.slot[i].job);
 }
 
+/* Before the first of them learns that it has ended, and may ask again. */
+static void count_company(struct engine *e)
+{
+    core_lock(&e->synced_data.lock);
+    e->thread_data.company.n_jobs = e->thread_data.n_active + e->synced_data.n_waiting;
+    core_unlock(&e->synced_data.lock);
+}
+
 void engine__run_slots(struct engine *e)
 {
     sort_slots(e->thread_data.slot, e->thread_data.n_slots);
@@ -100,4 +108,5 @@ void engine__run_slots(struct engine *e)
     engine__follow(e);
     fwd_run(e->fwd);
     engine__count_saved(e);
+    count_company(e);
 }

@@ -738,6 +738,12 @@ static uint64_t n_steps(void)
     return st.n_steps;
 }
 
+/* It waits for half of the last step at most, and the steps here are short. */
+static void last_step_was_long(void)
+{
+    engine->thread_data.company.began_ns = 0; /* written at the begin of a step only */
+}
+
 START_TEST(an_idle_engine_waits_for_as_many_as_the_last_step_had)
 {
     const struct engine_input in = input(1);
@@ -748,6 +754,7 @@ START_TEST(an_idle_engine_waits_for_as_many_as_the_last_step_had)
         job[i] = new_job(&in, &s);
     submit_n(job, 3);
     wait_done(&s, 3);
+    last_step_was_long();
     submit_n(job + 3, 1);
     usleep(50 * 1000); /* enough for its step, did it begin at once */
     submit_n(job + 4, 1);
@@ -788,10 +795,58 @@ START_TEST(waiting_for_others_ends_by_itself)
         job[i] = new_job(&in, &s);
     submit_n(job, 2);
     wait_done(&s, 2);
+    last_step_was_long();
     submit_n(job + 2, 1);
     wait_done(&s, 3); /* else this hangs */
+    usleep(1000);
+    ck_assert_uint_eq(engine->thread_data.company.n_vain, 1); /* the next wait is left out */
+    ck_assert_uint_eq(engine->thread_data.company.n_skip, 1);
     for (int i = 0; i < 3; i++)
         engine_job_free(job[i]);
+}
+END_TEST
+
+struct asker {
+    struct seen *s;
+    struct engine_job *other;
+};
+
+/* Another asks for one token beside the stream, so that the engine had two jobs and has one. */
+static bool other_asks(void *arg, const struct engine_token *t)
+{
+    struct asker *a = arg;
+
+    (void)t;
+    last_step_was_long();
+    if (a->other)
+        submit_n(&a->other, 1);
+    a->other = NULL;
+    return true;
+}
+
+static void asker_done(void *arg, struct engine_job *job, const struct core_err *err)
+{
+    on_done(((struct asker *)arg)->s, job, err);
+}
+
+START_TEST(streams_do_not_wait_for_those_who_ask_in_turn)
+{
+    const struct engine_callbacks cb = {.token = other_asks, .done = asker_done};
+    struct engine_input many = input(12), one = input(1);
+    struct seen s = SEEN_INIT;
+    struct asker a = {.s = &s};
+    struct engine_job *job[2];
+
+    a.other = new_job(&one, &s);
+    job[0] = NULL;
+    job[1] = a.other;
+    ck_assert_int_eq(engine_job_new(&job[0], engine, &many, &cb, &a, NULL), 0);
+    submit_n(job, 1);
+    wait_done(&s, 2); /* did a stream's next step wait for the other to come again, 20 s */
+    ck_assert_uint_lt(engine_job_times(job[0])->done - engine_job_times(job[0])->submitted,
+                      10ull * 1000 * 1000 * 1000);
+    engine_job_free(job[0]);
+    engine_job_free(job[1]);
 }
 END_TEST
 
@@ -1036,6 +1091,7 @@ Suite *engine_suite(void)
     tcase_add_test(waiting, an_idle_engine_waits_for_as_many_as_the_last_step_had);
     tcase_add_test(waiting, who_asks_alone_does_not_wait_for_others);
     tcase_add_test(waiting, waiting_for_others_ends_by_itself);
+    tcase_add_test(waiting, streams_do_not_wait_for_those_who_ask_in_turn);
     suite_add_tcase(s, waiting);
     tcase_add_checked_fixture(w, open_mistral, close_all);
     tcase_add_loop_test(w, completions_of_one_prompt_compute_it_once_and_answer_as_alone, 0, 1);
