@@ -37,7 +37,7 @@ struct core_err;
     X(COUNT, max_batch_jobs, "256", 1, 1 << 16, "N", "inputs that share one step")                 \
     X(COUNT, itl_target, "0", 0, 1000000, "MS",                                                    \
       "longest step of streams beside prompts; 0: 1.8 times theirs alone")                         \
-    X(SECONDS, batch_wait, "0.002", 0, 1, "SECONDS",                                               \
+    X(SECONDS, batch_wait, "0", 0, 1, "SECONDS",                                                   \
       "at most so long after a step for those whom it answered; 0: never")                         \
     X(COUNT, max_queue, "4096", 1, 1 << 20, "N", "inputs that may wait; more get 429")             \
     X(COUNT, flow_share, "75", 1, 100, "PERCENT", "of the queue that one key or address may fill") \
