@@ -146,10 +146,10 @@ END_TEST
 
 Suite *layout_suite(void)
 {
-    Suite *s = suite_create("core/gemm/layout");
+    Suite *s = suite_create("layout");
     TCase *t = tcase_create("all");
 
-    levels_report_typed("core/gemm/layout");
+    levels_report_typed("layout");
     tcase_add_loop_test(t, the_bytes_of_a_packed_weight_belong_to_their_version, 0, N_WANT);
     tcase_add_test(t, a_weight_over_bytes_wants_as_many_as_it_would_have);
     suite_add_tcase(s, t);
