@@ -146,6 +146,19 @@ struct kern_gemm {
     size_t n_ahead;
 };
 
+/* Arguments of the products with the factors of a low-rank matrix: typed rows times adjacent
+ * panels, all of them. */
+enum { KERN_DOWN_PANEL = 8 }; /* outputs of a panel of a `down` factor: few ranks are lost in it */
+struct kern_factor {
+    size_t n_rows, n_k, n_cols;
+    const uint16_t *x_bf16;         /* [n_rows, n_k], row stride ldx, or */
+    const struct kern_int8 *x_int8; /* [n_rows, n_k / KERN_INT8_BLOCK] */
+    size_t ldx;
+    const void *w; /* 64-byte aligned */
+    float *y;      /* [n_rows, n_cols], row stride ldy */
+    size_t ldy;
+};
+
 struct kern_table {
     const char *name; /* as kern_level_parse() takes it: shown at start and in failures */
     unsigned level;   /* the levels in use */
@@ -228,6 +241,20 @@ struct kern_table {
      * s = min * (scale_x * sum of q_x) + s after it: products in parentheses are rounded,
      * the rest once. */
     void (*gemm_int8)(const struct kern_gemm *g);
+
+    /* Low-rank factors: few outputs of many k, then many outputs of few k. The same bits at every
+     * level.
+     *
+     * down_bf16: y = x w, n_k in blocks of 32, panels w[n_k / 2][KERN_DOWN_PANEL][2]. Block b of k
+     *          belongs to sum b % 4; each of the four is a chain as in gemm_bf16, and y is
+     *          ((s0 + s1) + s2) + s3.
+     * down_int8: y = x w, n_k in blocks, panels of a record for each 32 values of k: f32
+     *          scale[KERN_DOWN_PANEL], then uint8 q[8][KERN_DOWN_PANEL][4] as Q8_QUADS has them;
+     *          s = d * (scale_w * scale_x) + s as in gemm_int8.
+     * up_bf16: y += x w, n_k even, BF16_PAIRS panels; each element as in gemm_bf16. */
+    void (*down_bf16)(const struct kern_factor *f);
+    void (*down_int8)(const struct kern_factor *f);
+    void (*up_bf16)(const struct kern_factor *f);
 };
 
 /* Bytes of the first n_k values of k (whole groups) of one panel: where value n_k begins. */

@@ -11,6 +11,7 @@
 
 /* Typed x. */
 enum { INT8_ROWS = 4, INT8_VECS = 1, DOT_OFFSET = 0, BF16_ROWS = 3, BF16_VECS = 4 };
+enum { DOWN_ROWS = 8, DOWN8_ROWS = 4 };
 
 /* s + the dot products of four bytes of w, 0 to 128, and of x: no sum of two reaches 16
  * bits. */
@@ -47,6 +48,8 @@ static inline vf v_dot_pairs(vf s, vi w, vi x)
 #include "core/kern/kern_simd_small.inc"
 #include "core/kern/kern_simd_int8.inc"
 #include "core/kern/kern_simd_bf16.inc"
+#include "core/kern/kern_simd_downbf16.inc"
+#include "core/kern/kern_simd_downint8.inc"
 
 void kern__fill_avx2(struct kern_table *t)
 {
@@ -55,6 +58,8 @@ void kern__fill_avx2(struct kern_table *t)
     fill_small(t);
     fill_int8(t);
     fill_bf16(t);
+    t->down_bf16 = down_bf16;
+    t->down_int8 = down_int8;
     kern__fill_avx2gemm(t);
 }
 #endif

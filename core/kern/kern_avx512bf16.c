@@ -16,5 +16,6 @@ static inline vf v_dot_pairs(vf s, vi w, vi x)
 void kern__fill_avx512bf16(struct kern_table *t)
 {
     fill_bf16(t);
+    kern__fill_avx512bf16down(t);
 }
 #endif

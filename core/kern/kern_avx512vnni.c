@@ -135,5 +135,6 @@ void kern__fill_avx512vnni(struct kern_table *t)
 {
     fill_int8(t);
     t->to_int8 = to_int8_fours;
+    kern__fill_avx512vnnidown(t);
 }
 #endif

@@ -4,7 +4,7 @@
 #if defined(__x86_64__)
 #include "core/kern/kern_avx2.inc"
 
-enum { INT8_ROWS = 4, INT8_VECS = 1, DOT_OFFSET = 128 };
+enum { INT8_ROWS = 4, INT8_VECS = 1, DOT_OFFSET = 128, DOWN8_ROWS = 4 };
 
 static inline vi v_dot(vi s, vi w, vi x)
 {
@@ -17,9 +17,11 @@ static inline vi v_dot_small(vi s, vi w, vi x)
 }
 
 #include "core/kern/kern_simd_int8.inc"
+#include "core/kern/kern_simd_downint8.inc"
 
 void kern__fill_avxvnni(struct kern_table *t)
 {
     fill_int8(t);
+    t->down_int8 = down_int8;
 }
 #endif

@@ -21,6 +21,8 @@ void kern__fill_neonbf16(struct kern_table *t);
 void kern__fill_avx2gemm(struct kern_table *t);
 void kern__fill_avx512gemm(struct kern_table *t);
 void kern__fill_avx512int8(struct kern_table *t);
+void kern__fill_avx512vnnidown(struct kern_table *t);
+void kern__fill_avx512bf16down(struct kern_table *t);
 
 /* The portable to_f32: the levels hand it the types they have no loop for. */
 void kern__to_f32_portable(enum tensor_type type, size_t n, const void *src, float *dst);

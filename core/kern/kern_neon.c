@@ -9,6 +9,8 @@
 
 /* Typed x. 4 x 2 integer sums, 4 x 2 sums, 2 x 2 weights, products; 4 x 4 sums, 2 x 4 weights */
 enum { INT8_ROWS = 4, INT8_VECS = 2, DOT_OFFSET = 0, BF16_ROWS = 4, BF16_VECS = 4 };
+/* 8 x 2 sums, 2 x 2 halves of weights; 4 x 2 integer sums, 4 x 2 sums, 2 weights, products */
+enum { DOWN_ROWS = 8, DOWN8_ROWS = 4 };
 
 /* Of typed x, four values of 8 bits in every lane. */
 typedef int8x16_t vx8;
@@ -58,6 +60,8 @@ static inline vf v_dot_pairs(vf s, vi w, vx16 x)
 #include "core/kern/kern_simd_gemm.inc"
 #include "core/kern/kern_simd_int8.inc"
 #include "core/kern/kern_simd_bf16.inc"
+#include "core/kern/kern_simd_downbf16.inc"
+#include "core/kern/kern_simd_downint8.inc"
 
 void kern__fill_neon(struct kern_table *t)
 {
@@ -67,5 +71,7 @@ void kern__fill_neon(struct kern_table *t)
     fill_gemm(t);
     fill_int8(t);
     fill_bf16(t);
+    t->down_bf16 = down_bf16;
+    t->down_int8 = down_int8;
 }
 #endif

@@ -9,6 +9,7 @@
 #include "core/kern/kern_neon.inc"
 
 enum { BF16_ROWS = 6, BF16_VECS = 4 }; /* 6 x 4 sums, 4 weights, 1 of x: 29 of 32 registers */
+enum { DOWN_ROWS = 8 };
 
 /* Of typed x, two values of 16 bits: elements that the instructions repeat. */
 typedef bfloat16x4_t vx16;
@@ -27,9 +28,11 @@ static inline vf v_dot_pairs(vf s, vi w, vx16 x)
 }
 
 #include "core/kern/kern_simd_bf16.inc"
+#include "core/kern/kern_simd_downbf16.inc"
 
 void kern__fill_neonbf16(struct kern_table *t)
 {
     fill_bf16(t);
+    t->down_bf16 = down_bf16;
 }
 #endif

@@ -5,7 +5,7 @@
 #include "core/kern/kern_neon.inc"
 
 /* 5 x 2 integer sums, 5 x 2 sums, 2 x 2 weights and 2 of x: 26 of 32 registers */
-enum { INT8_ROWS = 5, INT8_VECS = 2, DOT_OFFSET = 0 };
+enum { INT8_ROWS = 5, INT8_VECS = 2, DOT_OFFSET = 0, DOWN8_ROWS = 5 };
 
 /* Of typed x, four values of 8 bits: an element that the instruction repeats. */
 typedef int8x8_t vx8;
@@ -28,9 +28,11 @@ static inline vi v_dot(vi s, vi w, vx8 x)
 }
 
 #include "core/kern/kern_simd_int8.inc"
+#include "core/kern/kern_simd_downint8.inc"
 
 void kern__fill_neondotprod(struct kern_table *t)
 {
     fill_int8(t);
+    t->down_int8 = down_int8;
 }
 #endif

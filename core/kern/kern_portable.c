@@ -386,18 +386,25 @@ static float flush(float v)
     return fabsf(v) < FLT_MIN ? copysignf(0.0f, v) : v;
 }
 
+/* One element of a chain over bf16 pairs, `step` values of w apart. */
+static float pairs_chain(size_t n_k, const uint16_t *x, const uint16_t *w, size_t step, float s)
+{
+    for (size_t k = 0; k < n_k; k += 2, w += step) {
+        s = flush(fmaf(flush(load_bf16(x, k + 1)), flush(load_bf16(w, 1)), s));
+        s = flush(fmaf(flush(load_bf16(x, k)), flush(load_bf16(w, 0)), s));
+    }
+    return s;
+}
+
 static void gemm_bf16(const struct kern_gemm *g)
 {
     for (size_t i = 0; i < g->n_rows; i++) {
         for (size_t j = 0; j < g->n_cols; j++) {
             const uint16_t *x = g->x_bf16 + i * g->ldx;
             const uint16_t *w = (const uint16_t *)g->w + 2 * j;
-            float *y = g->y + i * g->ldy + j, s = 0.0f;
+            const float s = pairs_chain(g->n_k, x, w, 2 * KERN_PANEL, 0.0f);
+            float *y = g->y + i * g->ldy + j;
 
-            for (size_t k = 0; k < g->n_k; k += 2, w += 2 * KERN_PANEL) {
-                s = flush(fmaf(flush(load_bf16(x, k + 1)), flush(load_bf16(w, 1)), s));
-                s = flush(fmaf(flush(load_bf16(x, k)), flush(load_bf16(w, 0)), s));
-            }
             *y = g->is_first ? s : *y + s;
         }
     }
@@ -450,6 +457,61 @@ static void gemm_int8(const struct kern_gemm *g)
     }
 }
 
+static void down_bf16(const struct kern_factor *f)
+{
+    for (size_t i = 0; i < f->n_rows; i++) {
+        for (size_t j = 0; j < f->n_cols; j++) {
+            const uint16_t *x = f->x_bf16 + i * f->ldx, *w = f->w;
+            float s[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+
+            w += j / KERN_DOWN_PANEL * f->n_k * KERN_DOWN_PANEL + j % KERN_DOWN_PANEL * 2;
+            for (size_t k = 0; k < f->n_k; k += 32)
+                s[k / 32 % 4] = pairs_chain(32, x + k, w + k * KERN_DOWN_PANEL, 2 * KERN_DOWN_PANEL,
+                                            s[k / 32 % 4]);
+            f->y[i * f->ldy + j] = ((s[0] + s[1]) + s[2]) + s[3];
+        }
+    }
+}
+
+static void down_int8(const struct kern_factor *f)
+{
+    const size_t record = KERN_DOWN_PANEL * (4 + KERN_INT8_BLOCK);
+
+    for (size_t i = 0; i < f->n_rows; i++) {
+        for (size_t j = 0; j < f->n_cols; j++) {
+            const size_t col = j % KERN_DOWN_PANEL;
+            const unsigned char *w = f->w;
+            float s = 0.0f, scale;
+
+            w += j / KERN_DOWN_PANEL * (f->n_k / KERN_INT8_BLOCK) * record;
+            for (size_t b = 0; b < f->n_k / KERN_INT8_BLOCK; b++, w += record) {
+                const struct kern_int8 *x = &f->x_int8[i * f->ldx + b];
+                const unsigned char *q = w + KERN_DOWN_PANEL * 4 + col * 4;
+                int d = 0;
+
+                memcpy(&scale, w + col * 4, sizeof(scale));
+                for (size_t k = 0; k < KERN_INT8_BLOCK; k++)
+                    d += x->q[k] * (q[k / 4 * KERN_DOWN_PANEL * 4 + k % 4] - 128);
+                s = fmaf((float)d, scale * x->scale, s);
+            }
+            f->y[i * f->ldy + j] = s;
+        }
+    }
+}
+
+static void up_bf16(const struct kern_factor *f)
+{
+    for (size_t i = 0; i < f->n_rows; i++) {
+        for (size_t j = 0; j < f->n_cols; j++) {
+            const uint16_t *w = f->w;
+
+            w += j / KERN_PANEL * f->n_k * KERN_PANEL + j % KERN_PANEL * 2;
+            f->y[i * f->ldy + j] +=
+                pairs_chain(f->n_k, f->x_bf16 + i * f->ldx, w, 2 * KERN_PANEL, 0.0f);
+        }
+    }
+}
+
 void kern__fill_portable(struct kern_table *t)
 {
     t->act = act_all;
@@ -475,4 +537,7 @@ void kern__fill_portable(struct kern_table *t)
     t->to_int8 = to_int8;
     t->gemm_bf16 = gemm_bf16;
     t->gemm_int8 = gemm_int8;
+    t->down_bf16 = down_bf16;
+    t->down_int8 = down_int8;
+    t->up_bf16 = up_bf16;
 }

@@ -1,0 +1,194 @@
+/* tests/core/kern/test_kern_factor.c - typed rows times the factors of low-rank products. */
+#include "kern_test.h"
+
+enum kind { DOWN_BF16, DOWN_INT8, UP_BF16, N_KINDS };
+enum { ROWS_MAX = 31, COLS_MAX = 80, K_MAX = 320, RECORD = KERN_DOWN_PANEL * 36 };
+
+static size_t x_stride(enum kind kind, size_t n_k)
+{
+    return kind == DOWN_INT8 ? n_k / KERN_INT8_BLOCK : n_k;
+}
+
+/* Any bytes make 8-bit values, 0 and 255 among them; scales are finite. */
+static struct guarded int8_factor(size_t n_panels, size_t n_k)
+{
+    const size_t n = n_panels * (n_k / KERN_INT8_BLOCK);
+    struct guarded g = guarded_new(n * RECORD);
+    uint8_t *b = g.p;
+
+    for (size_t i = 0; i < n * RECORD; i++)
+        b[i] = i % 7 == 0 ? 0 : i % 5 == 0 ? 255 : (uint8_t)((i + 1) * 2654435761u >> 15);
+    for (size_t r = 0; r < n; r++)
+        for (size_t i = 0; i < KERN_DOWN_PANEL; i++) {
+            const float v = sample(r * 8 + i, 9) / 64.0f;
+
+            memcpy(b + r * RECORD + i * sizeof(v), &v, sizeof(v));
+        }
+    return g;
+}
+
+static struct guarded factor_new(enum kind kind, size_t n_k, size_t n_cols)
+{
+    const size_t panel = kind == UP_BF16 ? KERN_PANEL : KERN_DOWN_PANEL;
+    const size_t n_panels = (n_cols + panel - 1) / panel;
+
+    if (kind == DOWN_INT8)
+        return int8_factor(n_panels, n_k);
+    return guarded_typed(TENSOR_BF16, n_panels * n_k * panel, 3, NULL);
+}
+
+static struct guarded x_new(const struct kern_table *t, enum kind kind, size_t n_rows, size_t n_k,
+                            size_t ldx)
+{
+    const size_t size = kind == DOWN_INT8 ? sizeof(struct kern_int8) : sizeof(uint16_t);
+    struct guarded x = guarded_samples(n_rows * n_k, 1);
+    struct guarded g = guarded_new(n_rows ? ((n_rows - 1) * ldx + x_stride(kind, n_k)) * size : 0);
+
+    for (size_t i = 0; i < n_rows; i++) {
+        const float *row = (const float *)x.p + i * n_k;
+
+        if (kind == DOWN_INT8)
+            t->to_int8(n_k, row, (struct kern_int8 *)g.p + i * ldx);
+        else
+            t->to_bf16(n_k, row, (uint16_t *)g.p + i * ldx);
+    }
+    guarded_free(&x);
+    return g;
+}
+
+struct product {
+    enum kind kind;
+    struct guarded x, w;
+    struct kern_factor f;
+};
+
+static struct product product_new(enum kind kind, size_t n_rows, size_t n_k, size_t n_cols,
+                                  size_t pad)
+{
+    struct product q = {.kind = kind,
+                        .f = {.n_rows = n_rows,
+                              .n_k = n_k,
+                              .n_cols = n_cols,
+                              .ldx = x_stride(kind, n_k) + pad,
+                              .ldy = n_cols + pad}};
+    struct kern_table t;
+
+    kern_table_init(&t, 0);
+    q.w = factor_new(kind, n_k, n_cols);
+    q.x = x_new(&t, kind, n_rows, n_k, q.f.ldx);
+    q.f.w = q.w.p;
+    q.f.x_bf16 = q.x.p;
+    q.f.x_int8 = q.x.p;
+    return q;
+}
+
+static void product_free(struct product *q)
+{
+    guarded_free(&q->x);
+    guarded_free(&q->w);
+}
+
+static void run(const struct kern_table *t, enum kind kind, struct kern_factor f, float *y)
+{
+    f.y = y;
+    (kind == DOWN_BF16 ? t->down_bf16 : kind == DOWN_INT8 ? t->down_int8 : t->up_bf16)(&f);
+}
+
+/* Buffers end where memory ends; what is not y stays as it was. */
+START_TEST(every_level_gives_the_portable_bits_at_every_size)
+{
+    static const size_t cols[] = {1, 4, 6, 8, 11, 16, 31, 32, 40, COLS_MAX};
+    static const size_t down_k[] = {32, 64, 96, 160}, up_k[] = {2, 8, 10, 64};
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+
+    for (size_t rows = 0; rows <= ROWS_MAX; rows++) {
+        for (size_t i = 0; i < 40; i++) {
+            const size_t n_k = (_i == UP_BF16 ? up_k : down_k)[i % 4];
+            struct product q = product_new(_i, rows, n_k, cols[i / 4], (rows + i) % 3);
+            const size_t n_y = rows ? (rows - 1) * q.f.ldy + q.f.n_cols : 0;
+            struct guarded want = guarded_samples(n_y, 2);
+
+            run(&t[0], _i, q.f, want.p);
+            for (unsigned l = 1; l < n_levels; l++) {
+                struct guarded y = guarded_samples(n_y, 2);
+
+                run(&t[l], _i, q.f, y.p);
+                REQUIRE(same_bits(want.p, y.p, n_y), "%s kind %d: %zux%zux%zu", t[l].name, _i, rows,
+                        q.f.n_cols, n_k);
+                guarded_free(&y);
+            }
+            guarded_free(&want);
+            product_free(&q);
+        }
+    }
+}
+END_TEST
+
+START_TEST(a_row_has_the_same_bits_in_every_batch)
+{
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+    struct product q = product_new(_i, ROWS_MAX, K_MAX, COLS_MAX, 0);
+    float all[ROWS_MAX * COLS_MAX], part[ROWS_MAX * COLS_MAX];
+
+    for (unsigned l = 0; l < n_levels; l++) {
+        memset(all, 0, sizeof(all));
+        run(&t[l], _i, q.f, all);
+        for (size_t rows = 1; rows < ROWS_MAX; rows++) {
+            memset(part, 0, sizeof(part));
+            for (size_t row = 0; row < ROWS_MAX; row += rows) {
+                struct kern_factor f = q.f;
+
+                f.x_bf16 = (const uint16_t *)q.x.p + row * f.ldx;
+                f.x_int8 = (const struct kern_int8 *)q.x.p + row * f.ldx;
+                f.n_rows = ROWS_MAX - row < rows ? ROWS_MAX - row : rows;
+                run(&t[l], _i, f, part + row * COLS_MAX);
+            }
+            REQUIRE(same_bits(all, part, ROWS_MAX * COLS_MAX), "%s, %zu rows", t[l].name, rows);
+        }
+    }
+    product_free(&q);
+}
+END_TEST
+
+START_TEST(subnormal_sums_are_zero_at_every_level_and_the_mode_is_restored)
+{
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+    uint16_t x[32] = {tensor_f32_to_bf16(1e-20f)};
+    _Alignas(64)
+        uint16_t w[32 * KERN_PANEL] = {tensor_f32_to_bf16(1e-20f), 0, tensor_f32_to_bf16(1e-17f)};
+    struct kern_factor f = {
+        .n_rows = 1, .n_k = 32, .n_cols = 2, .x_bf16 = x, .ldx = 32, .w = w, .ldy = 2};
+
+    for (unsigned l = 0; l < n_levels; l++) {
+        volatile float tiny = 1e-38f;
+        float y[2] = {0.0f, 0.0f};
+
+        run(&t[l], _i, f, y);
+        ck_assert_msg(y[0] == 0.0f && y[1] > 0.0f, "%s: %g %g", t[l].name, (double)y[0],
+                      (double)y[1]);
+        tiny *= 0.1f;
+        ck_assert_msg(tiny > 0.0f, "%s left its mode behind", t[l].name);
+    }
+}
+END_TEST
+
+Suite *kern_factor_suite(void);
+
+Suite *kern_factor_suite(void)
+{
+    Suite *s = suite_create("kern_factor");
+    TCase *tc = tcase_create("kern_factor");
+
+    tcase_set_timeout(tc, 120);
+    tcase_add_loop_test(tc, every_level_gives_the_portable_bits_at_every_size, 0, N_KINDS);
+    tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch, 0, N_KINDS);
+    tcase_add_loop_test(tc, subnormal_sums_are_zero_at_every_level_and_the_mode_is_restored,
+                        DOWN_BF16, DOWN_BF16 + 1);
+    tcase_add_loop_test(tc, subnormal_sums_are_zero_at_every_level_and_the_mode_is_restored,
+                        UP_BF16, UP_BF16 + 1);
+    suite_add_tcase(s, tc);
+    return s;
+}
