@@ -37,6 +37,7 @@
 
 #include "core/base/buf.h"
 #include "core/base/file.h"
+#include "core/gemm/factor.h"
 #include "core/kern/kern.h"
 #include "core/model/model.h"
 #include "core/weights/tensor.h"
@@ -73,7 +74,18 @@ struct delta_mat {
     const void *data; /* [n_rows, n_cols], 64-byte aligned */
     enum tensor_type type;
     uint32_t n_rows, n_cols;
+    enum gemm_factor_form form; /* a factor of a linear may be panels in place of rows */
 };
+static inline struct gemm_factor delta_factor(const struct delta_mat *m)
+{
+    return (struct gemm_factor){m->form, m->type, m->n_rows, m->n_cols, m->data};
+}
+static inline size_t delta_mat_bytes(const struct delta_mat *m)
+{
+    const struct gemm_factor f = delta_factor(m);
+
+    return gemm_factor_bytes(&f);
+}
 
 /* A factor for a whole input: the mean of sigmoid(w x + b) over the rows x of its prompt
  * (UniPELT; Mao et al. 2022). It comes with the prompt and is kept for its answer. */
@@ -87,9 +99,10 @@ struct delta_gate {
 };
 
 /* scale * act(x down + down_bias) up + scale * up_bias, times scale_vec, times the gate; 0 for
- * rows in front of the invocation, if it waits for one. Both factors have the type of the file;
- * with a model_precision() other than exact those in f32 are rounded to bf16, but for a coupling's
- * and for a matrix that several operations share. t and y are f32 in any case. */
+ * rows in front of the invocation, if it waits for one. Both factors have the type of the file.
+ * With a model_precision() other than exact those of a linear whose weight is multiplied so are
+ * laid out for the same product (core/gemm/factor.h), and others in f32 are rounded to bf16; a
+ * coupling's, and a matrix that several operations share, stay as they are. */
 struct delta_lowrank {
     struct delta_mat down;  /* [rank, n_in]; at an embedding [n_in, rank], since its input
                              * is one-hot: a token reads one row */

@@ -11,6 +11,10 @@
 #include "core/base/alloc.h"
 #include "core/delta/delta_builder.h"
 
+/* Of a value of any form, what fills up a panel included: 32 outputs of two bytes for one, and a
+ * second rank. */
+enum { MAT_VALUE_BYTES_MAX = 128 };
+
 /* A walk: base NULL counts, else copies to base + at. */
 struct arena {
     const struct delta_builder *b;
@@ -66,11 +70,10 @@ static void move_mat(struct arena *a, struct delta_mat *m)
         m->data = a->shared[shared];
         return;
     }
-    if (!core_mul_size(m->n_rows, m->n_cols, &n) ||
-        !core_mul_size(n, tensor_type_block_bytes(m->type), &n))
+    if (!core_mul_size(m->n_rows, m->n_cols, &n) || n > SIZE_MAX / MAT_VALUE_BYTES_MAX)
         a->is_full = true;
     else
-        move_block(a, &m->data, n, 64);
+        move_block(a, &m->data, delta_mat_bytes(m), 64);
     if (shared < a->b->n_shared) {
         a->shared[shared] = m->data;
         a->has_shared[shared] = true;
@@ -342,41 +345,6 @@ static void hand_over(struct delta_builder *b, struct delta *d)
     }
 }
 
-static int round_factor(struct delta_builder *b, struct delta_mat *m)
-{
-    uint16_t *to;
-    size_t n;
-
-    if (m->type != TENSOR_F32 || delta__is_shared(b, m))
-        return 0;
-    to = core_mul_size(m->n_rows, m->n_cols, &n) ? delta__scratch(b, n, sizeof(*to)) : NULL;
-    if (!to)
-        return core_err_nomem(b->err, "adapter");
-    model_kern(b->m)->to_bf16(n, m->data, to);
-    m->data = to;
-    m->type = TENSOR_BF16;
-    return 0;
-}
-
-/* Beside a base that is not multiplied exactly, 32 bits of a low-rank product's factors say
- * nothing, and a step of many tasks would spend its time reading them: they become bf16. A shared
- * matrix is read once for all its sites and stays. */
-static int round_factors(struct delta_builder *b)
-{
-    int rc = 0;
-
-    for (size_t i = 0; rc == 0 && i < b->n_ops; i++) {
-        struct delta__op *op = &b->op[i];
-
-        if (op->kind != DELTA_LOWRANK)
-            continue;
-        rc = round_factor(b, &op->lowrank.a.down);
-        if (rc == 0)
-            rc = round_factor(b, &op->lowrank.a.up);
-    }
-    return rc;
-}
-
 int delta__finish(struct delta_builder *b, struct delta **out)
 {
     const unsigned n_layers = model_config(b->m)->n_layers;
@@ -391,7 +359,7 @@ int delta__finish(struct delta_builder *b, struct delta **out)
         .task = b->task,
     };
     struct arena a = {.b = b};
-    int rc = model_precision(b->m) == GEMM_EXACT ? 0 : round_factors(b);
+    int rc = delta__lay_out_factors(b);
 
     if (rc == 0)
         rc = delta__settle(b, &d);

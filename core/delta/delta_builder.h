@@ -358,9 +358,12 @@ int delta__add_parameter(struct delta_builder *b, const struct tensor *t, const 
 
 /* ---- the end ---------------------------------------------------------------------- */
 
-int delta__build_head(struct delta_builder *b);                 /* plan -> head */
-int delta__settle(struct delta_builder *b, struct delta *d);    /* op -> slots */
-int delta__lines(struct delta_builder *b, struct delta *d);     /* op, head -> words */
+int delta__build_head(struct delta_builder *b);              /* plan -> head */
+int delta__settle(struct delta_builder *b, struct delta *d); /* op -> slots */
+int delta__lines(struct delta_builder *b, struct delta *d);  /* op, head -> words */
+/* Before the slots: the factors of LOWRANKs as the model multiplies (delta_factors.c).
+ * CORE_E_NOMEM. */
+int delta__lay_out_factors(struct delta_builder *b);
 int delta__finish(struct delta_builder *b, struct delta **out); /* -> one arena */
 
 #endif

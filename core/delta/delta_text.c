@@ -146,17 +146,12 @@ static void op_detail(const struct delta__op *op, size_t n_values, char *out, si
     }
 }
 
-static size_t mat_bytes(const struct delta_mat *m)
-{
-    return (size_t)m->n_rows * m->n_cols * tensor_type_block_bytes(m->type);
-}
-
 static size_t reft_bytes(const struct delta_reft *r)
 {
     size_t n = 0;
 
     for (int i = 0; i < 2; i++)
-        n += mat_bytes(&r->unit[i].source) + mat_bytes(&r->unit[i].projection) +
+        n += delta_mat_bytes(&r->unit[i].source) + delta_mat_bytes(&r->unit[i].projection) +
              r->unit[i].source.n_rows * sizeof(float);
     return n;
 }
@@ -167,8 +162,8 @@ static size_t lowrank_bytes(const struct delta_builder *b, const struct delta_lo
     const size_t n = (a->down_bias ? a->up.n_rows : 0) + (a->up_bias ? a->up.n_cols : 0) +
                      (a->scale_vec ? a->up.n_cols : 0);
 
-    return (delta__is_shared(b, &a->down) ? 0 : mat_bytes(&a->down)) + mat_bytes(&a->up) +
-           n * sizeof(float);
+    return (delta__is_shared(b, &a->down) ? 0 : delta_mat_bytes(&a->down)) +
+           delta_mat_bytes(&a->up) + n * sizeof(float);
 }
 
 /* Of an operation's own data. */
@@ -204,8 +199,8 @@ static size_t op_bytes(const struct delta_builder *b, const struct delta__op *op
     case DELTA_DISTANCES:
         return op->distances.n * sizeof(float);
     case DELTA_FUSION:
-        return mat_bytes(&op->fusion.f.query) + mat_bytes(&op->fusion.f.key) +
-               mat_bytes(&op->fusion.f.value);
+        return delta_mat_bytes(&op->fusion.f.query) + delta_mat_bytes(&op->fusion.f.key) +
+               delta_mat_bytes(&op->fusion.f.value);
     case DELTA_REFT:
         return reft_bytes(&op->reft);
     case DELTA_COUPLING:
@@ -254,7 +249,7 @@ static void head_line(const struct delta *d, struct delta_line *line)
     for (unsigned i = 0; i < h->n_steps; i++) {
         const struct delta_mat *w = &h->step[i].w;
 
-        line->n_bytes += mat_bytes(w);
+        line->n_bytes += delta_mat_bytes(w);
         line->n_bytes += (h->step[i].bias ? w->n_rows : 0) * sizeof(float);
         line->n_bytes += (h->step[i].gamma ? w->n_rows : 0) * sizeof(float);
         line->n_bytes += (h->step[i].beta ? w->n_rows : 0) * sizeof(float);

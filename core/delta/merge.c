@@ -211,14 +211,12 @@ static void base_rows(const struct model *m, site_id s, const struct delta_linea
 static void add_lowrank(const struct kern_table *k, const struct delta_lowrank *a, size_t n_in,
                         const struct rows *r)
 {
-    const size_t up_size = tensor_type_block_bytes(a->up.type);
-    const size_t down_size = tensor_type_block_bytes(a->down.type);
-    const unsigned char *up = a->up.data, *down = a->down.data;
+    const struct gemm_factor up = delta_factor(&a->up), down = delta_factor(&a->down);
     float column[ROWS];
 
-    for (size_t j = 0; j < a->up.n_rows; j++) {
-        k->to_f32(a->up.type, r->n, up + (j * a->up.n_cols + r->first) * up_size, column);
-        k->to_f32(a->down.type, n_in, down + j * n_in * down_size, r->row);
+    for (size_t j = 0; j < up.n_rows; j++) {
+        gemm_factor_row(k, &up, j, r->first, r->n, column);
+        gemm_factor_row(k, &down, j, 0, n_in, r->row);
         for (size_t i = 0; i < r->n; i++)
             add_row(n_in, (double)a->scale * (double)column[i], r->row, r->sum + i * n_in);
     }
@@ -239,6 +237,21 @@ static void make_rows(const struct model *m, site_id s, const struct delta_linea
     }
 }
 
+/* y [n_out] += t times a row of up. */
+static void add_up_row(const struct kern_table *k, const struct delta_mat *m, size_t row, float t,
+                       float *y)
+{
+    const struct gemm_factor up = delta_factor(m);
+    float part[ROWS];
+
+    for (size_t at = 0; at < up.n_cols; at += ROWS) {
+        const size_t n = up.n_cols - at < ROWS ? up.n_cols - at : ROWS;
+
+        gemm_factor_row(k, &up, row, at, n, part);
+        k->axpy(n, t, part, y + at);
+    }
+}
+
 static void make_bias(const struct model *m, site_id s, const struct delta_linear *l, size_t n_out,
                       float *b)
 {
@@ -253,13 +266,8 @@ static void make_bias(const struct model *m, site_id s, const struct delta_linea
     for (uint32_t i = 0; i < l->n_lowrank; i++) {
         const struct delta_lowrank *a = &l->lowrank[i];
 
-        for (size_t r = 0; a->down_bias && r < a->up.n_rows; r++) {
-            const float t = a->scale * a->down_bias[r];
-            const unsigned char *row = a->up.data;
-
-            row += r * n_out * tensor_type_block_bytes(a->up.type);
-            k->outer(1, n_out, 1, &t, 1, a->up.type, row, n_out, b, n_out);
-        }
+        for (size_t r = 0; a->down_bias && r < a->up.n_rows; r++)
+            add_up_row(k, &a->up, r, a->scale * a->down_bias[r], b);
         if (a->up_bias)
             k->axpy(n_out, a->scale, a->up_bias, b);
     }

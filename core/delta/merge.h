@@ -14,7 +14,7 @@
  * W' is f32, whatever the base's type: what a task adds to a 4-bit or 16-bit weight is far
  * smaller than that type's steps, and to round the sum to them would lose it. For the same
  * reason it is multiplied exactly also where the base is not (--precision). It is made of the
- * task's factors as they are in memory, there rounded to bf16 (struct delta_lowrank).
+ * task's factors as they are in memory, there rounded (struct delta_lowrank).
  *
  * Threads: any; nothing here writes to the delta or to the model.
  */

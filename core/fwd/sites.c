@@ -186,13 +186,11 @@ static bool type_inputs(struct fwd_walk *w, struct group *g)
     return is_shared;
 }
 
-void fwd__down_product(const struct fwd *f, const struct delta_lowrank *a, size_t n, const float *x,
-                       size_t ldx, float *t)
+/* What follows x down: t [n, rank] += down_bias, then act and scale. */
+static void finish_down(const struct fwd *f, const struct delta_lowrank *a, size_t n, float *t)
 {
-    const struct delta_mat *down = &a->down;
-    const size_t rank = down->n_rows;
+    const size_t rank = a->down.n_rows;
 
-    f->k->dots(n, rank, down->n_cols, x, ldx, down->type, down->data, down->n_cols, t, rank);
     if (a->down_bias)
         for (size_t i = 0; i < n; i++)
             f->k->add(rank, a->down_bias, t + i * rank);
@@ -200,6 +198,31 @@ void fwd__down_product(const struct fwd *f, const struct delta_lowrank *a, size_
         f->k->act(a->act, n * rank, t, t);
     if (a->scale != 1.0f)
         f->k->scale(n * rank, a->scale, t);
+}
+
+void fwd__down_product(const struct fwd *f, const struct delta_lowrank *a, size_t n, const float *x,
+                       size_t ldx, float *t)
+{
+    const struct delta_mat *down = &a->down;
+    const size_t rank = down->n_rows;
+
+    f->k->dots(n, rank, down->n_cols, x, ldx, down->type, down->data, down->n_cols, t, rank);
+    finish_down(f, a, n, t);
+}
+
+/* The same of n rows from row0 on for a group, where `down` may want typed rows. */
+static void down_of_group(const struct group *g, const struct fwd_product *p, size_t row0, size_t n,
+                          float *t)
+{
+    const struct gemm_factor down = delta_factor(&p->a->down);
+    const size_t n_in = g->site[p->lin]->n_in;
+
+    if (down.form == GEMM_FACTOR_ROWS) {
+        fwd__down_product(g->f, p->a, n, g->x[p->lin] + row0 * n_in, n_in, t);
+        return;
+    }
+    gemm_down(g->f->k, &down, row0, n, g->xt[p->lin], t);
+    finish_down(g->f, p->a, n, t);
 }
 
 /* The gates of the group's LOWRANKs, claimed by sequence. */
@@ -226,23 +249,24 @@ static void run_chunk(const struct group *g, size_t c, size_t *e)
     const struct fwd_worker *me = g->me;
     const struct fwd_product *p;
     const struct fwd_segment *seg;
-    size_t first, n, n_in;
+    size_t first, n;
     float *t;
 
     while (*e + 1 < me->n_products && me->product[*e + 1].chunk <= c)
         ++*e; /* claims ascend, so the cursor never goes back */
     p = &me->product[*e];
     seg = &g->v->segment[p->segment];
-    n_in = g->site[p->lin]->n_in;
     first = (c - p->chunk) * ROW_CHUNK;
     n = seg->n_rows - first < ROW_CHUNK ? seg->n_rows - first : ROW_CHUNK;
     t = g->f->t + p->t + first * p->a->down.n_rows;
-    fwd__down_product(g->f, p->a, n, g->x[p->lin] + (seg->row0 + first) * n_in, n_in, t);
+    down_of_group(g, p, seg->row0 + first, n, t);
     if (p->a->gate.w)
         fwd__scale_by_gate(g->f, g->v, &p->a->gate, seg->row0 + (uint32_t)first, n,
                            p->a->down.n_rows, t);
     if (p->a->is_invoked)
         fwd__silence(g->f, g->v, seg->row0 + (uint32_t)first, n, p->a->down.n_rows, t);
+    if (p->a->up.form == GEMM_FACTOR_UP_BF16)
+        gemm_narrow_t(g->f->k, n, p->a->up.n_rows, t);
 }
 
 /* A tile of the base product: rows [r0, r1), outputs [c0, c1) of linear i. */
@@ -291,6 +315,23 @@ static void add_vector(const struct fwd *f, const float *vec, const struct tile 
         f->k->add(t->c1 - t->c0, vec + t->c0, y + r * ldy + t->c0);
 }
 
+/* y += t up for the tile's rows and outputs. */
+static void up_product(const struct group *g, const struct delta_mat *up, const struct tile *t,
+                       const float *tt, float *y, size_t ldy)
+{
+    const size_t rank = up->n_rows, n = t->r1 - t->r0, n_cols = t->c1 - t->c0;
+    const struct gemm_factor f = delta_factor(up);
+    const char *u = up->data;
+
+    y += t->r0 * ldy;
+    if (up->form != GEMM_FACTOR_ROWS) {
+        gemm_up(g->f->k, &f, n, tt, t->c0, t->c1, y, ldy);
+        return;
+    }
+    u += t->c0 * tensor_type_block_bytes(up->type);
+    g->f->k->outer(n, n_cols, rank, tt, rank, up->type, u, up->n_cols, y + t->c0, ldy);
+}
+
 /* y += t up + scale b_u for each LOWRANK of (linear, segment). */
 static void up_products(const struct group *g, uint32_t s, const struct tile *t, float *y,
                         size_t ldy)
@@ -302,14 +343,9 @@ static void up_products(const struct group *g, uint32_t s, const struct tile *t,
 
     for (uint32_t e = me->first[at]; e < me->first[at + 1]; e++) {
         const struct fwd_product *p = &me->product[e];
-        const struct delta_mat *up = &p->a->up;
-        const size_t rank = up->n_rows;
-        const float *tt = f->t + p->t + (t->r0 - g->v->segment[s].row0) * rank;
-        const unsigned char *u =
-            (const unsigned char *)up->data + t->c0 * tensor_type_block_bytes(up->type);
+        const size_t at_row = (t->r0 - g->v->segment[s].row0) * p->a->up.n_rows;
 
-        f->k->outer(t->r1 - t->r0, n_cols, rank, tt, rank, up->type, u, up->n_cols,
-                    y + t->r0 * ldy + t->c0, ldy);
+        up_product(g, &p->a->up, t, f->t + p->t + at_row, y, ldy);
         for (uint32_t r = t->r0; p->a->up_bias && r < t->r1; r++)
             if (!p->a->is_invoked || fwd__is_invoked(f, g->v, r))
                 f->k->axpy(n_cols, p->a->scale, p->a->up_bias + t->c0, y + r * ldy + t->c0);
@@ -339,6 +375,20 @@ static void finish(const struct group *g, uint32_t s, const struct tile *t)
     scale_rows(g->f, d->scale_out, t, y, site->n_out);
 }
 
+/* Asks memory for the `up` factors of a tile, which follow the base's product: of a few rows each
+ * has its own. */
+static void ask_up(const struct group *g, const struct tile *t)
+{
+    const struct fwd_worker *me = g->me;
+    const uint32_t at = t->i * g->v->n_segments;
+
+    for (uint32_t e = me->first[at]; e < me->first[at + g->v->n_segments]; e++) {
+        const struct gemm_factor up = delta_factor(&me->product[e].a->up);
+
+        gemm_up_ask(&up, t->c0, t->c1);
+    }
+}
+
 static void run_tile(const struct group *g, const struct gemm_weight *w, const struct tile *t)
 {
     const struct model_site *site = g->site[t->i];
@@ -355,6 +405,8 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
                                 .scratch = g->me->gemm,
                                 .typed_x = typed ? typed + t->r0 * row_bytes : NULL};
 
+    if (has_few_rows(g->v))
+        ask_up(g, t);
     gemm_run(w, &a);
     pool_await(g->f->pool, g->n_chunks);
     for (uint32_t s = 0; s < g->v->n_segments; s++) {

@@ -31,8 +31,7 @@ static enum gemm_precision precision_of(enum tensor_type type, enum gemm_precisi
     return asked == GEMM_BF16 && tensor_type_is_quantised(type) ? GEMM_EXACT : asked;
 }
 
-/* Values of typed x: whole blocks. */
-static size_t whole_blocks(size_t n_in)
+size_t gemm__whole_blocks(size_t n_in)
 {
     return (n_in + KERN_INT8_BLOCK - 1) / KERN_INT8_BLOCK * KERN_INT8_BLOCK;
 }
@@ -69,7 +68,7 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
     w->n_out = t->dim[0];
     w->n_in = t->dim[1];
     w->precision = precision_of(t->type, precision);
-    w->n_k = w->precision == GEMM_EXACT ? w->n_in : whole_blocks(w->n_in);
+    w->n_k = w->precision == GEMM_EXACT ? w->n_in : gemm__whole_blocks(w->n_in);
     w->gemm = w->precision == GEMM_INT8   ? k->gemm_int8
               : w->precision == GEMM_BF16 ? k->gemm_bf16
                                           : k->gemm;
@@ -195,7 +194,7 @@ enum gemm_precision gemm_precision(const struct gemm_weight *w)
 /* Elements of a row of typed x: bf16 values, or blocks. */
 static size_t x_stride(enum gemm_precision p, size_t n_in)
 {
-    return p == GEMM_INT8 ? whole_blocks(n_in) / KERN_INT8_BLOCK : whole_blocks(n_in);
+    return p == GEMM_INT8 ? gemm__whole_blocks(n_in) / KERN_INT8_BLOCK : gemm__whole_blocks(n_in);
 }
 
 size_t gemm_x_bytes(enum gemm_precision p, size_t n_in)

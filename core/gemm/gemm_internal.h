@@ -4,6 +4,7 @@
  *   gemm_pack.c   tensor -> panels, and single rows back
  *   gemm_quant.c  GGUF blocks -> integers, scales and minima
  *   gemm_blas.c   weights as stored, multiplied by OpenBLAS (portable level)
+ *   factor.c      factors of low-rank products beside typed x (factor.h)
  *   dense.c       decompositions (dense.h), which know no packed weight */
 #ifndef CORE_GEMM_GEMM_INTERNAL_H
 #define CORE_GEMM_GEMM_INTERNAL_H
@@ -35,6 +36,8 @@ struct gemm_weight {
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);
 };
 
+/* Values of a row of typed x. */
+size_t gemm__whole_blocks(size_t n_in);
 /* Sets w->panel and sizes for `t`; w->n_out, n_in, n_k and precision are set. False if they
  * are too large. */
 bool gemm__panel_sizes(struct gemm_weight *w, const struct tensor *t);

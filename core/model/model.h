@@ -371,6 +371,8 @@ bool model_site_dims(const struct model *m, site_id s, size_t *n_in, size_t *n_o
  * Hugging Face's order, whatever the file's is. The site has a weight. */
 void model_weight_row(const struct model *m, site_id s, size_t row, float *out);
 bool model_has_weight(const struct model *m, site_id s);
+/* How the base multiplies a linear: model_precision() or less; GEMM_EXACT also of what is none. */
+enum gemm_precision model_site_precision(const struct model *m, site_id s);
 /* The site's own bias (f32, n_out) or NULL; what a norm multiplies by, the family's offset
  * added, and its beta (NULL: none). */
 const float *model_site_bias(const struct model *m, site_id s);

@@ -311,6 +311,11 @@ bool model_has_weight(const struct model *m, site_id s)
     return s < m->n_sites && m->site[s].stored != NULL;
 }
 
+enum gemm_precision model_site_precision(const struct model *m, site_id s)
+{
+    return s < m->n_sites && m->site[s].w ? gemm_precision(m->site[s].w) : GEMM_EXACT;
+}
+
 bool model__is_permuted(const struct model *m, enum site_kind kind)
 {
     return m->arch->is_permuted && weights_gguf(m->weights) && (kind == SITE_Q || kind == SITE_K);

@@ -1,0 +1,73 @@
+/* core/delta/delta_factors.c - the factors of a task's low-rank products as they are multiplied:
+ * beside an exact base as the file has them, beside another in the form of the base's own product.
+ */
+#include "core/base/alloc.h"
+#include "core/delta/delta_builder.h"
+
+/* Beside a base that is not multiplied exactly, 32 bits of a factor say nothing, and a step of many
+ * tasks would spend its time reading them: they become bf16. */
+static int round_factor(struct delta_builder *b, struct delta_mat *m)
+{
+    uint16_t *to;
+    size_t n;
+
+    if (m->type != TENSOR_F32 || model_precision(b->m) == GEMM_EXACT)
+        return 0;
+    to = core_mul_size(m->n_rows, m->n_cols, &n) ? delta__scratch(b, n, sizeof(*to)) : NULL;
+    if (!to)
+        return core_err_nomem(b->err, "adapter");
+    model_kern(b->m)->to_bf16(n, m->data, to);
+    m->data = to;
+    m->type = TENSOR_BF16;
+    return 0;
+}
+
+/* A shared matrix is read once for all its sites and stays. */
+static int lay_out(struct delta_builder *b, struct delta_mat *m, enum gemm_factor_form form)
+{
+    const struct gemm_factor rows = delta_factor(m);
+    struct delta_mat to = *m;
+
+    if (delta__is_shared(b, m))
+        return 0;
+    if (form == GEMM_FACTOR_ROWS)
+        return round_factor(b, m);
+    to.form = form;
+    to.data = delta__scratch(b, delta_mat_bytes(&to), 1);
+    if (!to.data)
+        return core_err_nomem(b->err, "adapter");
+    gemm_factor_pack(model_kern(b->m), &rows, form, (void *)(uintptr_t)to.data);
+    *m = to;
+    return 0;
+}
+
+/* What a LOWRANK's linear is multiplied with for certain: another task's typed rows may not be
+ * there, nor those of a weight that this task has for itself. */
+static enum gemm_precision precision_beside(const struct delta_builder *b,
+                                            const struct delta__op *op)
+{
+    for (size_t i = 0; i < b->n_ops; i++)
+        if (b->op[i].kind == DELTA_DENSE && b->op[i].site == op->site)
+            return GEMM_EXACT;
+    return model_site_precision(b->m, op->site);
+}
+
+int delta__lay_out_factors(struct delta_builder *b)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < b->n_ops; i++) {
+        struct delta__op *op = &b->op[i];
+        struct delta_lowrank *a = &op->lowrank.a;
+        const bool is_linear = site_kind_class(site_kind_of(op->site)) == SITE_CLASS_LINEAR;
+        enum gemm_precision p;
+
+        if (op->kind != DELTA_LOWRANK)
+            continue;
+        p = precision_beside(b, op);
+        rc = lay_out(b, &a->down, is_linear ? gemm_down_form(p, a->up.n_rows) : GEMM_FACTOR_ROWS);
+        if (rc == 0)
+            rc = lay_out(b, &a->up, is_linear ? gemm_up_form(p) : GEMM_FACTOR_ROWS);
+    }
+    return rc;
+}

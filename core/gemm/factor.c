@@ -1,0 +1,228 @@
+/* core/gemm/factor.c - see factor.h. */
+#include "core/gemm/factor.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "core/gemm/gemm_internal.h"
+
+enum {
+    RECORD = KERN_DOWN_PANEL * (4 + KERN_INT8_BLOCK), /* bytes: scales, then 8-bit values */
+    PIECE = 64                                        /* values converted at once */
+};
+
+static size_t even(size_t n)
+{
+    return n + n % 2;
+}
+
+static size_t panels(size_t n, size_t panel)
+{
+    return (n + panel - 1) / panel;
+}
+
+enum gemm_factor_form gemm_down_form(enum gemm_precision p, size_t rank)
+{
+    if (p == GEMM_EXACT || 8 * rank < 5 * KERN_DOWN_PANEL * panels(rank, KERN_DOWN_PANEL))
+        return GEMM_FACTOR_ROWS;
+    return p == GEMM_INT8 ? GEMM_FACTOR_DOWN_INT8 : GEMM_FACTOR_DOWN_BF16;
+}
+
+enum gemm_factor_form gemm_up_form(enum gemm_precision p)
+{
+    return p == GEMM_EXACT ? GEMM_FACTOR_ROWS : GEMM_FACTOR_UP_BF16;
+}
+
+/* Bytes of one panel. */
+static size_t panel_bytes(const struct gemm_factor *f)
+{
+    switch (f->form) {
+    case GEMM_FACTOR_ROWS:
+        break;
+    case GEMM_FACTOR_DOWN_BF16:
+        return gemm__whole_blocks(f->n_cols) * KERN_DOWN_PANEL * sizeof(uint16_t);
+    case GEMM_FACTOR_DOWN_INT8:
+        return gemm__whole_blocks(f->n_cols) / KERN_INT8_BLOCK * RECORD;
+    case GEMM_FACTOR_UP_BF16:
+        return even(f->n_rows) * KERN_PANEL * sizeof(uint16_t);
+    }
+    return 0;
+}
+
+size_t gemm_factor_bytes(const struct gemm_factor *f)
+{
+    if (f->form == GEMM_FACTOR_ROWS)
+        return f->n_rows * f->n_cols * tensor_type_block_bytes(f->type);
+    return panel_bytes(f) * (f->form == GEMM_FACTOR_UP_BF16 ? panels(f->n_cols, KERN_PANEL)
+                                                            : panels(f->n_rows, KERN_DOWN_PANEL));
+}
+
+/* ---- packing ------------------------------------------------------------------------------- */
+
+/* Where value `col` of row `row` stands, in bf16 values. */
+static size_t bf16_place(const struct gemm_factor *f, size_t row, size_t col)
+{
+    const size_t panel = panel_bytes(f) / sizeof(uint16_t);
+
+    if (f->form == GEMM_FACTOR_UP_BF16)
+        return col / KERN_PANEL * panel + (row / 2 * KERN_PANEL + col % KERN_PANEL) * 2 + row % 2;
+    return row / KERN_DOWN_PANEL * panel + (col / 2 * KERN_DOWN_PANEL + row % KERN_DOWN_PANEL) * 2 +
+           col % 2;
+}
+
+static void pack_bf16(const struct kern_table *k, const struct gemm_factor *f, size_t row,
+                      size_t col, size_t n, const float *v, uint16_t *out)
+{
+    uint16_t h[PIECE];
+
+    k->to_bf16(n, v, h);
+    for (size_t i = 0; i < n; i++)
+        out[bf16_place(f, row, col + i)] = h[i];
+}
+
+/* The record of a block of k; of it the row's scale and values. */
+static char *record_of(const struct gemm_factor *f, const void *data, size_t row, size_t col)
+{
+    return (char *)(uintptr_t)data + row / KERN_DOWN_PANEL * panel_bytes(f) +
+           col / KERN_INT8_BLOCK * RECORD;
+}
+
+static void pack_int8(const struct kern_table *k, const struct gemm_factor *f, size_t row,
+                      size_t col, size_t n, const float *v, void *out)
+{
+    const size_t at = row % KERN_DOWN_PANEL;
+    struct kern_int8 block[PIECE / KERN_INT8_BLOCK];
+    float whole[PIECE] = {0};
+
+    memcpy(whole, v, n * sizeof(*v));
+    k->to_int8(gemm__whole_blocks(n), whole, block);
+    for (size_t b = 0; b * KERN_INT8_BLOCK < n; b++) {
+        char *record = record_of(f, out, row, col + b * KERN_INT8_BLOCK);
+        unsigned char *q = (unsigned char *)record + KERN_DOWN_PANEL * sizeof(float) + at * 4;
+
+        memcpy(record + at * sizeof(float), &block[b].scale, sizeof(float));
+        for (size_t i = 0; i < KERN_INT8_BLOCK; i++)
+            q[i / 4 * 4 * KERN_DOWN_PANEL + i % 4] = (unsigned char)(block[b].q[i] + 128);
+    }
+}
+
+void gemm_factor_pack(const struct kern_table *k, const struct gemm_factor *rows,
+                      enum gemm_factor_form form, void *out)
+{
+    const size_t size = tensor_type_block_bytes(rows->type);
+    struct gemm_factor f = *rows;
+    float v[PIECE];
+
+    assert(rows->form == GEMM_FACTOR_ROWS && form != GEMM_FACTOR_ROWS);
+    f.form = form;
+    memset(out, 0, gemm_factor_bytes(&f));
+    for (size_t row = 0; row < f.n_rows; row++)
+        for (size_t col = 0; col < f.n_cols; col += PIECE) {
+            const size_t n = f.n_cols - col < PIECE ? f.n_cols - col : PIECE;
+
+            k->to_f32(f.type, n, (const char *)f.data + (row * f.n_cols + col) * size, v);
+            if (form == GEMM_FACTOR_DOWN_INT8)
+                pack_int8(k, &f, row, col, n, v, out);
+            else
+                pack_bf16(k, &f, row, col, n, v, out);
+        }
+}
+
+static float int8_value(const struct gemm_factor *f, size_t row, size_t col)
+{
+    const size_t at = row % KERN_DOWN_PANEL, i = col % KERN_INT8_BLOCK;
+    const size_t place = i / 8 * 8 + i % 8 / 2 + i % 2 * 4; /* the even ones of eight first */
+    const char *record = record_of(f, f->data, row, col);
+    const unsigned char *q = (const unsigned char *)record + KERN_DOWN_PANEL * sizeof(float);
+    float scale;
+
+    memcpy(&scale, record + at * sizeof(float), sizeof(scale));
+    return scale * (float)(q[(place / 4 * KERN_DOWN_PANEL + at) * 4 + place % 4] - 128);
+}
+
+void gemm_factor_row(const struct kern_table *k, const struct gemm_factor *f, size_t row,
+                     size_t first, size_t n, float *out)
+{
+    const size_t size = tensor_type_block_bytes(f->type);
+
+    if (f->form == GEMM_FACTOR_ROWS) {
+        k->to_f32(f->type, n, (const char *)f->data + (row * f->n_cols + first) * size, out);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        out[i] =
+            f->form == GEMM_FACTOR_DOWN_INT8
+                ? int8_value(f, row, first + i)
+                : tensor_bf16_to_f32(((const uint16_t *)f->data)[bf16_place(f, row, first + i)]);
+}
+
+/* ---- products ------------------------------------------------------------------------------ */
+
+void gemm_down(const struct kern_table *k, const struct gemm_factor *down, size_t row0, size_t n,
+               const void *typed_x, float *t)
+{
+    const bool is_int8 = down->form == GEMM_FACTOR_DOWN_INT8;
+    const size_t n_k = gemm__whole_blocks(down->n_cols),
+                 ldx = is_int8 ? n_k / KERN_INT8_BLOCK : n_k;
+    struct kern_factor f = {.n_rows = n,
+                            .n_k = n_k,
+                            .n_cols = down->n_rows,
+                            .ldx = ldx,
+                            .w = down->data,
+                            .y = t,
+                            .ldy = down->n_rows};
+
+    if (is_int8) {
+        f.x_int8 = (const struct kern_int8 *)typed_x + row0 * ldx;
+        k->down_int8(&f);
+    } else {
+        f.x_bf16 = (const uint16_t *)typed_x + row0 * ldx;
+        k->down_bf16(&f);
+    }
+}
+
+void gemm_narrow_t(const struct kern_table *k, size_t n, size_t rank, float *t)
+{
+    uint16_t h[PIECE];
+
+    for (size_t row = 0; row < n; row++, t += rank) {
+        char *out = (char *)t; /* never beyond what has been read */
+
+        for (size_t i = 0; i < rank; i += PIECE) {
+            const size_t m = rank - i < PIECE ? rank - i : PIECE;
+
+            k->to_bf16(m, t + i, h);
+            if (m % 2)
+                h[m] = 0;
+            memcpy(out + i * sizeof(*h), h, even(m) * sizeof(*h));
+        }
+    }
+}
+
+void gemm_up(const struct kern_table *k, const struct gemm_factor *up, size_t n, const float *t,
+             size_t col0, size_t col1, float *y, size_t ldy)
+{
+    const size_t panel = panel_bytes(up);
+    const struct kern_factor f = {.n_rows = n,
+                                  .n_k = even(up->n_rows),
+                                  .n_cols = col1 - col0,
+                                  .x_bf16 = (const uint16_t *)(const void *)t,
+                                  .ldx = 2 * up->n_rows,
+                                  .w = (const char *)up->data + col0 / KERN_PANEL * panel,
+                                  .y = y + col0,
+                                  .ldy = ldy};
+
+    assert(col0 % KERN_PANEL == 0 && up->form == GEMM_FACTOR_UP_BF16);
+    k->up_bf16(&f);
+}
+
+void gemm_up_ask(const struct gemm_factor *up, size_t col0, size_t col1)
+{
+    const bool is_rows = up->form == GEMM_FACTOR_ROWS;
+    const size_t size = is_rows ? tensor_type_block_bytes(up->type) : panel_bytes(up) / KERN_PANEL;
+    const char *at = (const char *)up->data + col0 * size;
+
+    for (size_t row = 0; row < (is_rows ? up->n_rows : 1); row++, at += up->n_cols * size)
+        for (size_t i = 0; i < (col1 - col0) * size; i += 64)
+            __builtin_prefetch(at + i, 0, 2);
+}
