@@ -11,7 +11,7 @@ static int round_factor(struct delta_builder *b, struct delta_mat *m)
     uint16_t *to;
     size_t n;
 
-    if (m->type != TENSOR_F32 || model_precision(b->m) == GEMM_EXACT)
+    if (m->type != TENSOR_F32)
         return 0;
     to = core_mul_size(m->n_rows, m->n_cols, &n) ? delta__scratch(b, n, sizeof(*to)) : NULL;
     if (!to)
@@ -41,33 +41,40 @@ static int lay_out(struct delta_builder *b, struct delta_mat *m, enum gemm_facto
     return 0;
 }
 
-/* What a LOWRANK's linear is multiplied with for certain: another task's typed rows may not be
- * there, nor those of a weight that this task has for itself. */
-static enum gemm_precision precision_beside(const struct delta_builder *b,
-                                            const struct delta__op *op)
+static bool has_dense(const struct delta_builder *b)
 {
     for (size_t i = 0; i < b->n_ops; i++)
-        if (b->op[i].kind == DELTA_DENSE && b->op[i].site == op->site)
-            return GEMM_EXACT;
-    return model_site_precision(b->m, op->site);
+        if (b->op[i].kind == DELTA_DENSE)
+            return true;
+    return false;
+}
+
+/* Where a linear may have no typed rows, because the base's weight wants none or because the task
+ * has a weight of its own, perhaps at this one, factors stay rows: GEMM_EXACT. */
+static enum gemm_precision precision_at(const struct delta_builder *b, site_id site, bool has_own)
+{
+    const bool is_linear = site_kind_class(site_kind_of(site)) == SITE_CLASS_LINEAR;
+
+    return is_linear && !has_own ? model_site_precision(b->m, site) : GEMM_EXACT;
 }
 
 int delta__lay_out_factors(struct delta_builder *b)
 {
+    const bool has_own = has_dense(b);
     int rc = 0;
 
+    if (model_precision(b->m) == GEMM_EXACT)
+        return 0;
     for (size_t i = 0; rc == 0 && i < b->n_ops; i++) {
-        struct delta__op *op = &b->op[i];
-        struct delta_lowrank *a = &op->lowrank.a;
-        const bool is_linear = site_kind_class(site_kind_of(op->site)) == SITE_CLASS_LINEAR;
+        struct delta_lowrank *a = &b->op[i].lowrank.a;
         enum gemm_precision p;
 
-        if (op->kind != DELTA_LOWRANK)
+        if (b->op[i].kind != DELTA_LOWRANK)
             continue;
-        p = precision_beside(b, op);
-        rc = lay_out(b, &a->down, is_linear ? gemm_down_form(p, a->up.n_rows) : GEMM_FACTOR_ROWS);
+        p = precision_at(b, b->op[i].site, has_own);
+        rc = lay_out(b, &a->down, gemm_down_form(p, a->up.n_rows));
         if (rc == 0)
-            rc = lay_out(b, &a->up, is_linear ? gemm_up_form(p) : GEMM_FACTOR_ROWS);
+            rc = lay_out(b, &a->up, gemm_up_form(p));
     }
     return rc;
 }
