@@ -134,10 +134,11 @@ static float int8_value(const struct gemm_factor *f, size_t row, size_t col)
     const size_t place = i / 8 * 8 + i % 8 / 2 + i % 2 * 4; /* the even ones of eight first */
     const char *record = record_of(f, f->data, row, col);
     const unsigned char *q = (const unsigned char *)record + KERN_DOWN_PANEL * sizeof(float);
+    const int v = q[(place / 4 * KERN_DOWN_PANEL + at) * 4 + place % 4] - 128;
     float scale;
 
     memcpy(&scale, record + at * sizeof(float), sizeof(scale));
-    return scale * (float)(q[(place / 4 * KERN_DOWN_PANEL + at) * 4 + place % 4] - 128);
+    return scale * (float)v;
 }
 
 void gemm_factor_row(const struct kern_table *k, const struct gemm_factor *f, size_t row,
