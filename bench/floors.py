@@ -77,7 +77,7 @@ def encoder_rows():
 def big_rows():
     for shape in ("llama-1b", "llama-7b"):
         for kind in ("q8_0", "q4_k_m"):
-            label = f"{shape} {kind}"
+            label = f"{shape}-{kind}"  # without a space, which parts names
             yield Floor("big", f"{label}, one stream: int8 / llama-server", f"one/{label}/peftd", f"one/{label}/llama", 1.3,
                         f"one/{label}/bound")
             yield Floor("big", f"{label}, 8 streams, 8 LoRAs: int8 / llama-server", f"loras/{label}/peftd", f"loras/{label}/llama", 4,

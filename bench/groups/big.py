@@ -22,7 +22,7 @@ def cases_of(server, who, label, loras_of, prompts):
 
 
 def model_group(bench, work, results, shape, kind):
-    label, path = f"{shape} {kind}", bench.out / f"{shape}-{kind}.gguf"
+    label, path = f"{shape}-{kind}", bench.out / f"{shape}-{kind}.gguf"
     prompts, loras = texts.prompts(STREAMS, N_IN), models.folders(shape, work, ["lora"] * STREAMS, f"{shape}-")
     if not path.exists():
         command = [sys.executable, llama_shape.__file__, shape.removeprefix("llama-"), kind, path, "--tokenizer", bench.smollm2]
