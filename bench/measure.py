@@ -20,6 +20,10 @@ class Case:
     run: object = field(repr=False, default=None)
     values: list = field(default_factory=list)
 
+    def __post_init__(self):
+        if " " in self.name:
+            raise ValueError(f"case {self.name!r}: floors name several cases with spaces between")
+
     def median(self):
         return statistics.median(self.values)
 
