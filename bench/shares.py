@@ -32,8 +32,9 @@ PLACES = (
     ("meetings", r"wait_change|pool_barrier|pool_claim|pool_run|pool_run_on|worker_main"),
     ("base products", r"gemm_\w+|gemm__\w+|type_inputs"),
     ("attention", r"fwd_attention|fwd__attend\w*|fwd__attn\w*|fwd__kv|fwd_kv\w*|fwd__keep|keep_own|rotate"),
-    ("deltas", r"down_products|fwd__down_product|up_products|finish|sparse|replace_rows|scale_rows|scale_input|gates|bottleneck\w*|"
-               r"fwd__gate\w*|fwd__couple\w*|fwd__uncouple|(?:outer|dots)<fwd_linears"),
+    ("deltas", r"down_products|fwd__down_product|up_products?|gemm_down|gemm_up\w*|gemm_narrow_t|down_(?:bf16|int8)|up_bf16|finish|sparse|"
+               r"replace_rows|scale_rows|scale_input|gates|bottleneck\w*|fwd__gate\w*|fwd__couple\w*|fwd__uncouple|"
+               r"(?:outer|dots)<(?:fwd_linears|run_tiles?)"),
     ("norms, activations", r"fwd_norm|fwd__norm_\w+|norm_mine|fwd_glu|fwd_add|fwd_join|close_join|add_vector|act_all|fwd_embed|fwd__embed_row|"
                            r"base_products|run_tile"),
     ("steps, sampling", r"engine_\w+|engine__\w+|fwd_\w+|fwd__\w+|family__\w+|forward|run_worker"),
