@@ -75,17 +75,21 @@ void core_free(void *p)
     free(p);
 }
 
+/* Whole lines of 64 bytes, not zeroed; *n_bytes becomes their bytes. */
+static void *alloc_lines(size_t *n_bytes)
+{
+    if (must_fail() || !core_add_size(*n_bytes, 64, n_bytes))
+        return NULL;
+    *n_bytes &= ~(size_t)63;
+    return aligned_alloc(64, *n_bytes);
+}
+
 void *core_alloc_aligned(size_t n_bytes)
 {
-    size_t rounded;
-    void *p;
+    void *p = alloc_lines(&n_bytes);
 
-    if (must_fail() || !core_add_size(n_bytes, 64, &rounded))
-        return NULL;
-    rounded &= ~(size_t)63;
-    p = aligned_alloc(64, rounded);
     if (p)
-        memset(p, 0, rounded);
+        memset(p, 0, n_bytes);
     return p;
 }
 
@@ -128,21 +132,41 @@ void core_free_lazy(void *p)
  * where one adapter goes for another the heap has the pages still. */
 enum { LARGE_HEAD = 64, LARGE_MIN = 4 << 20 };
 
-void *core_alloc_large(size_t n_bytes)
+/* *is_zeroed: they are pages of its own. */
+static char *alloc_large(size_t n_bytes, bool *is_zeroed)
 {
-    size_t all, pages;
+    size_t all, pages, lines;
     char *p;
 
     if (!core_add_size(n_bytes, LARGE_HEAD, &all))
         return NULL;
     pages = all >= LARGE_MIN ? all : 0;
-    p = pages ? core_alloc_pages(all) : core_alloc_aligned(all);
+    lines = all;
+    p = pages ? core_alloc_pages(all) : alloc_lines(&lines);
     if (!p)
         return NULL;
     if (pages)
         core_pages_large(p, all);
     memcpy(p, &pages, sizeof(pages));
+    *is_zeroed = pages > 0;
     return p + LARGE_HEAD;
+}
+
+void *core_alloc_large(size_t n_bytes)
+{
+    bool is_zeroed;
+    char *p = alloc_large(n_bytes, &is_zeroed);
+
+    if (p && !is_zeroed)
+        memset(p, 0, n_bytes);
+    return p;
+}
+
+void *core_malloc_large(size_t n_bytes)
+{
+    bool is_zeroed;
+
+    return alloc_large(n_bytes, &is_zeroed);
 }
 
 void core_free_large(void *p)

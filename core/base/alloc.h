@@ -30,7 +30,9 @@ void core_free_lazy(void *p); /* NULL is fine */
 /* As core_alloc_aligned(), for memory that is used as a whole: from four megabytes on it has pages
  * of its own, large ones where the system has them. */
 void *core_alloc_large(size_t n_bytes);
-void core_free_large(void *p); /* NULL is fine */
+/* The same, not zeroed: for who writes all of it. */
+void *core_malloc_large(size_t n_bytes);
+void core_free_large(void *p); /* NULL is fine, of either */
 /* Asks for large pages: fewer faults at the first touch and fewer misses of the table of
  * pages. For memory that is used as a whole; the system may ignore it. */
 void core_pages_large(void *p, size_t n_bytes);

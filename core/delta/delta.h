@@ -75,6 +75,7 @@ struct delta_mat {
     enum tensor_type type;
     uint32_t n_rows, n_cols;
     enum gemm_factor_form form; /* a factor of a linear may be panels in place of rows */
+    bool is_turned; /* data is [n_cols, n_rows] still: while a delta is built, never in one */
 };
 static inline struct gemm_factor delta_factor(const struct delta_mat *m)
 {

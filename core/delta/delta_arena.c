@@ -27,13 +27,16 @@ struct arena {
 
 static void *arena_take(struct arena *a, size_t n_bytes, size_t align)
 {
-    const size_t start = (a->at + align - 1) & ~(align - 1);
+    const size_t from = a->at, start = (from + align - 1) & ~(align - 1);
 
-    if (start < a->at || !core_add_size(start, n_bytes, &a->at)) {
+    if (start < from || !core_add_size(start, n_bytes, &a->at)) {
         a->is_full = true;
         return NULL;
     }
-    return a->base ? a->base + start : NULL;
+    if (!a->base)
+        return NULL;
+    memset(a->base + from, 0, start - from); /* the caller writes the rest */
+    return a->base + start;
 }
 
 /* Copies n_bytes and lets *p point to the copy; in a counting walk *p stays. */
@@ -59,6 +62,23 @@ static void move_block(struct arena *a, const void **p, size_t n_bytes, size_t a
         (p) = v_;                                                              \
     } while (0)
 
+/* Rows are aligned and, if the file has them turned, transposed on the way. */
+static void move_values(struct arena *a, struct delta_mat *m)
+{
+    void *to;
+
+    if (!m->data || m->form != GEMM_FACTOR_ROWS) {
+        move_block(a, &m->data, delta_mat_bytes(m), 64);
+        return;
+    }
+    to = arena_take(a, delta_mat_bytes(m), 64);
+    if (!to)
+        return;
+    delta__rows(m, to);
+    m->data = to;
+    m->is_turned = false;
+}
+
 static void move_mat(struct arena *a, struct delta_mat *m)
 {
     unsigned shared = 0;
@@ -73,7 +93,7 @@ static void move_mat(struct arena *a, struct delta_mat *m)
     if (!core_mul_size(m->n_rows, m->n_cols, &n) || n > SIZE_MAX / MAT_VALUE_BYTES_MAX)
         a->is_full = true;
     else
-        move_block(a, &m->data, delta_mat_bytes(m), 64);
+        move_values(a, m);
     if (shared < a->b->n_shared) {
         a->shared[shared] = m->data;
         a->has_shared[shared] = true;
@@ -372,7 +392,7 @@ int delta__finish(struct delta_builder *b, struct delta **out)
     move_all(b, &a, &d);
     d.n_bytes = a.at;
     if (!a.is_full)
-        a.base = core_alloc_large(a.at);
+        a.base = core_malloc_large(a.at);
     if (!a.base)
         return core_err_nomem(b->err, "adapter");
     a.at = 0;

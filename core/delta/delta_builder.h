@@ -208,11 +208,17 @@ int delta__misfit(struct delta_builder *b, const struct tensor *t, const char *e
 /* All values as f32, finite, of whatever shape; takes t. */
 int delta__floats(struct delta_builder *b, const struct tensor *t, const float **out);
 /* A matrix in its stored type (F64 becomes F32), finite; takes t. Transposed: t is
- * [n_cols, n_rows]. Not aligned yet: the arena does that. */
+ * [n_cols, n_rows], and *out is_turned. Where the file has it: aligning and transposing is one
+ * copy, the arena's. */
 int delta__matrix(struct delta_builder *b, const struct tensor *t, size_t n_rows, size_t n_cols,
                   struct delta_mat *out);
 int delta__matrix_transposed(struct delta_builder *b, const struct tensor *t, size_t n_rows,
                              size_t n_cols, struct delta_mat *out);
+/* Copies the rows of m, not panels, to `to`; of one that is turned, transposed. */
+void delta__rows(const struct delta_mat *m, void *to);
+/* For who reads a matrix before the arena does: m, if it is turned, becomes rows in scratch memory.
+ */
+int delta__unturn(struct delta_builder *b, struct delta_mat *m);
 
 /* A matrix that a reader computed from t and others, as a tensor that stands for t in
  * messages: F32 [n_rows, n_cols], zeros; *data its values. NULL with the error set. */

@@ -13,6 +13,8 @@ static int round_factor(struct delta_builder *b, struct delta_mat *m)
 
     if (m->type != TENSOR_F32)
         return 0;
+    if (delta__unturn(b, m) < 0)
+        return CORE_E_NOMEM;
     to = core_mul_size(m->n_rows, m->n_cols, &n) ? delta__scratch(b, n, sizeof(*to)) : NULL;
     if (!to)
         return core_err_nomem(b->err, "adapter");
@@ -25,13 +27,17 @@ static int round_factor(struct delta_builder *b, struct delta_mat *m)
 /* A shared matrix is read once for all its sites and stays. */
 static int lay_out(struct delta_builder *b, struct delta_mat *m, enum gemm_factor_form form)
 {
-    const struct gemm_factor rows = delta_factor(m);
-    struct delta_mat to = *m;
+    struct gemm_factor rows;
+    struct delta_mat to;
 
     if (delta__is_shared(b, m))
         return 0;
     if (form == GEMM_FACTOR_ROWS)
         return round_factor(b, m);
+    if (delta__unturn(b, m) < 0)
+        return CORE_E_NOMEM;
+    rows = delta_factor(m);
+    to = *m;
     to.form = form;
     to.data = delta__scratch(b, delta_mat_bytes(&to), 1);
     if (!to.data)

@@ -1,5 +1,6 @@
 /* core/delta/delta_ops.c - operations, held against the model's sites. The only place
  * that decides what may attach where and which shapes it must have. */
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -79,27 +80,19 @@ int delta__check_rank(struct delta_builder *b, const struct delta__place *p, con
                               t->name, rank, (int)RANK_PER_WIDTH, width);
 }
 
-/* up's rows of part i, transposed to [rank, n_out of the part]. */
-static int up_of_part(struct delta_builder *b, const struct delta__place *p, unsigned i,
-                      const struct delta_mat *up, struct delta_mat *out)
+/* up's columns of part i of a module: rows of the file. */
+static struct delta_mat up_of_part(struct delta_builder *b, const struct delta__place *p,
+                                   unsigned i, const struct delta_mat *up)
 {
-    const size_t size = tensor_type_block_bytes(up->type), rank = up->n_rows;
+    const size_t row = up->n_rows * tensor_type_block_bytes(up->type);
+    struct delta_mat part = *up;
     size_t n_in, n_out;
-    unsigned char *to;
 
-    *out = *up;
-    if (p->mod.n_parts == 1)
-        return 0;
+    assert(up->is_turned);
     model_site_dims(b->m, p->mod.site[i], &n_in, &n_out);
-    to = delta__scratch(b, rank * n_out, size);
-    if (!to)
-        return CORE_E_NOMEM;
-    for (size_t r = 0; r < rank; r++)
-        memcpy(to + r * n_out * size,
-               (const unsigned char *)up->data + (r * up->n_cols + p->mod.row0[i]) * size,
-               n_out * size);
-    *out = (struct delta_mat){to, up->type, up->n_rows, (uint32_t)n_out};
-    return 0;
+    part.data = (const unsigned char *)up->data + p->mod.row0[i] * row;
+    part.n_cols = (uint32_t)n_out;
+    return part;
 }
 
 static int read_lowrank(struct delta_builder *b, const struct delta__place *p,
@@ -235,7 +228,7 @@ int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
         op->lowrank.member = b->member;
         op->lowrank.a.up_bias = all.up_bias ? all.up_bias + p->mod.row0[i] : NULL;
         op->lowrank.a.scale_vec = all.scale_vec ? all.scale_vec + p->mod.row0[i] : NULL;
-        rc = up_of_part(b, p, i, &all.up, &op->lowrank.a.up);
+        op->lowrank.a.up = up_of_part(b, p, i, &all.up);
     }
     return rc;
 }

@@ -147,7 +147,7 @@ static int add_behind(struct delta_builder *b, const struct delta__place *p,
     up1 = delta__scratch(b, r1 * n, sizeof(*up1));
     t = delta__scratch(b, r1 * r, sizeof(*t));
     product = delta__scratch(b, r1 * n, sizeof(*product));
-    if (!up1 || !t || !product)
+    if (!up1 || !t || !product || delta__unturn(b, &first->up) < 0)
         return CORE_E_NOMEM;
     model_kern(b->m)->to_f32(first->up.type, r1 * n, first->up.data, up1);
     model_kern(b->m)->dots(r1, r, n, up1, n, TENSOR_F32, down, n, t, r);

@@ -99,8 +99,39 @@ START_TEST(large_memory_is_aligned_and_zero_at_every_size)
     ck_assert_int_lt(resident_pages() - before, 1024);
     core_free_large(NULL);
     ck_assert_ptr_null(core_alloc_large(SIZE_MAX - 8));
+    ck_assert_ptr_null(core_malloc_large(SIZE_MAX - 8));
     core__alloc_fail_at = 0;
     ck_assert_ptr_null(core_alloc_large(5 << 20));
+    core__alloc_fail_at = -1;
+}
+END_TEST
+
+START_TEST(large_memory_may_be_had_without_zeros)
+{
+    static const size_t size[] = {0, 1, 1000, 100000, (4 << 20) - 64, (4 << 20) - 63};
+    enum { N = 16 }; /* so that some are had again */
+    unsigned char *p[N];
+
+    for (size_t i = 0; i < sizeof(size) / sizeof(size[0]); i++) {
+        for (size_t k = 0; k < N; k++) {
+            p[k] = core_malloc_large(size[i]);
+            ck_assert_ptr_nonnull(p[k]);
+            ck_assert_uint_eq((uintptr_t)p[k] % 64, 0);
+            memset(p[k], 7, size[i]); /* all of it is ours */
+        }
+        for (size_t k = 0; k < N; k++)
+            core_free_large(p[k]);
+        for (size_t k = 0; k < N; k++) {
+            p[k] = core_alloc_large(size[i]);
+            for (size_t at = 0; at < size[i]; at++)
+                if (p[k][at] != 0)
+                    ck_abort_msg("byte %zu of %zu", at, size[i]);
+        }
+        for (size_t k = 0; k < N; k++)
+            core_free_large(p[k]);
+    }
+    core__alloc_fail_at = 0;
+    ck_assert_ptr_null(core_malloc_large(1000));
     core__alloc_fail_at = -1;
 }
 END_TEST
@@ -146,6 +177,7 @@ Suite *alloc_suite(void)
     tcase_add_test(t, aligned_memory_is_aligned_and_zero);
     tcase_add_test(t, lazy_memory_is_aligned_and_zero_and_costs_what_is_touched);
     tcase_add_test(t, large_memory_is_aligned_and_zero_at_every_size);
+    tcase_add_test(t, large_memory_may_be_had_without_zeros);
     tcase_add_test(t, strings_are_copied_with_their_end);
     tcase_add_test(t, exactly_the_kth_allocation_fails);
     suite_add_tcase(s, t);
