@@ -1,6 +1,7 @@
 /* core/weights/safetensors.c - see weights.h. The header is JSON, so jansson
- * reads it; the rules about the data are checked here: in the order of their
- * offsets the tensors tile the data section exactly, without hole or overlap. */
+ * reads it, unless it is as plain as safetensors_plain.c wants it; the rules about the data are
+ * checked here: in the order of their offsets the tensors tile the data section exactly, without
+ * hole or overlap. */
 #include <jansson.h>
 #include <stdlib.h>
 
@@ -148,14 +149,34 @@ static int parse_header(const char *text, size_t n, json_t **out, struct core_er
     return 0;
 }
 
+int safetensors__read_tree(const char *text, size_t n, const uint8_t *data, size_t n_data,
+                           struct tensor_list *out, struct core_err *err)
+{
+    json_t *header = NULL, *entry;
+    const char *name;
+    int rc = parse_header(text, n, &header, err);
+
+    if (rc < 0)
+        goto out;
+    json_object_foreach(header, name, entry)
+    {
+        if (strcmp(name, "__metadata__") == 0)
+            continue;
+        rc = read_tensor(name, entry, data, n_data, out, err);
+        if (rc < 0)
+            break;
+    }
+out:
+    json_decref(header);
+    return rc;
+}
+
 int safetensors_read(const void *bytes, size_t n_bytes, struct tensor_list *out,
                      struct core_err *err)
 {
     struct weights__cursor in = {.p = bytes, .n = n_bytes};
     const size_t n_before = out->n;
-    const uint8_t *text, *end;
-    json_t *header = NULL, *entry;
-    const char *name;
+    const uint8_t *text, *data;
     uint64_t n_header;
     int rc;
 
@@ -169,22 +190,16 @@ int safetensors_read(const void *bytes, size_t n_bytes, struct tensor_list *out,
         return core_err_set(err, CORE_E_ADAPTER_INVALID,
                             "safetensors: a header of %llu bytes in a file of %zu",
                             (unsigned long long)n_header, n_bytes);
-    rc = parse_header((const char *)text, (size_t)n_header, &header, err);
+    data = in.p + in.at;
+    rc = safetensors__read_plain((const char *)text, (size_t)n_header, data, in.n - in.at, out);
     if (rc < 0)
-        goto out;
-    end = in.p + in.n;
-    json_object_foreach(header, name, entry)
-    {
-        if (strcmp(name, "__metadata__") == 0)
-            continue;
-        rc = read_tensor(name, entry, in.p + in.at, in.n - in.at, out, err);
-        if (rc < 0)
-            goto out;
-    }
-    rc = check_tiling(out, n_before, in.p + in.at, end, err);
-out:
+        return core_err_nomem(err, "safetensors header");
+    if (rc == 0)
+        rc = safetensors__read_tree((const char *)text, (size_t)n_header, data, in.n - in.at, out,
+                                    err);
+    if (rc >= 0)
+        rc = check_tiling(out, n_before, data, in.p + in.n, err);
     if (rc < 0)
         tensor__list_cut(out, n_before);
-    json_decref(header);
     return rc;
 }

@@ -11,6 +11,8 @@
 
 #include "core/weights/tensor.h"
 
+struct core_err;
+
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "tensor data is borrowed from little-endian files as it is");
 
@@ -91,6 +93,15 @@ bool tensor__measure(struct tensor *t);
  * from files: CORE_E_ADAPTER_INVALID if it is not UTF-8 or holds a NUL. */
 int tensor__list_add_n(struct tensor_list *l, const struct tensor *t, const char *name, size_t n,
                        struct core_err *err);
+
+/* Appends the tensors of a header as the library writes it, whose data is n_data bytes; their order
+ * and tiling are the caller's to check. 1: done; 0: the header is another, or wrong; CORE_E_NOMEM.
+ * Only with 1 the list has changed. */
+int safetensors__read_plain(const char *text, size_t n, const uint8_t *data, size_t n_data,
+                            struct tensor_list *out);
+/* The same of any header, by a JSON tree; 0, or an error after which the list may hold some. */
+int safetensors__read_tree(const char *text, size_t n, const uint8_t *data, size_t n_data,
+                           struct tensor_list *out, struct core_err *err);
 
 /* Drops all but the first n: how a reader that fails leaves the list as it was. */
 void tensor__list_cut(struct tensor_list *l, size_t n);

@@ -1,5 +1,6 @@
 /* tests/core/weights/test_safetensors.c - the promises of core/weights/weights.h, one sentence a
  * test. */
+#include "core/weights/weights_internal.h"
 #include "tests/core/weights/golden.h"
 
 Suite *safetensors_suite(void);
@@ -141,6 +142,96 @@ START_TEST(each_rule_of_the_header_is_kept)
 }
 END_TEST
 
+/* As the library writes it: the metadata, then by name. */
+static const char plain[] = "{\"__metadata__\":{\"format\":\"pt\"},"
+                            "\"a\":{\"dtype\":\"F32\",\"shape\":[2, 1],\"data_offsets\":[0,8]},"
+                            "\"b.c\":{\"dtype\":\"F16\",\"shape\":[],\"data_offsets\":[8,10]},"
+                            "\"b.d\":{\"dtype\":\"U8\",\"shape\":[0,12],\"data_offsets\":[10,10]},"
+                            "\"z\":{\"dtype\":\"BF16\",\"shape\":[10],\"data_offsets\":[10,30]}}  ";
+enum { PLAIN_DATA = 30 };
+
+/* What the short way reads, the tree reads too, and the same. True if the short way reads it. */
+static bool is_plain(const char *text, size_t n)
+{
+    static const uint8_t data[PLAIN_DATA];
+    struct tensor_list l = {0}, tree = {0};
+    const int rc = safetensors__read_plain(text, n, data, PLAIN_DATA, &l);
+
+    if (rc != 1 && (rc != 0 || l.n))
+        ck_abort_msg("%.*s: rc %d, %zu tensors", (int)n, text, rc, l.n);
+    if (rc == 1) {
+        if (safetensors__read_tree(text, n, data, PLAIN_DATA, &tree, NULL) < 0 || tree.n != l.n)
+            ck_abort_msg("%.*s: %zu tensors, not %zu", (int)n, text, l.n, tree.n);
+        for (size_t i = 0; i < l.n; i++) {
+            const struct tensor *a = &l.t[i], *b = &tree.t[i];
+
+            if (strcmp(a->name, b->name) != 0 || a->type != b->type || a->n_dims != b->n_dims ||
+                memcmp(a->dim, b->dim, sizeof(a->dim)) != 0 || a->data != b->data ||
+                a->n_bytes != b->n_bytes)
+                ck_abort_msg("%.*s: tensor %zu differs", (int)n, text, i);
+        }
+    }
+    tensor_list_release(&l);
+    tensor_list_release(&tree);
+    return rc == 1;
+}
+
+START_TEST(a_plain_header_is_read_without_a_tree)
+{
+    ck_assert(is_plain(plain, strlen(plain)));
+    ck_assert(is_plain("{}", 2));
+}
+END_TEST
+
+START_TEST(what_is_read_without_a_tree_a_tree_reads_too)
+{
+    const size_t n = strlen(plain);
+    unsigned n_plain = 0;
+    char text[sizeof(plain) + 1];
+
+    for (size_t at = 0; at <= n; at++) {
+        is_plain(plain, at); /* cut off */
+        for (unsigned c = 0; c < 256; c++) {
+            memcpy(text, plain, n); /* one byte is another */
+            text[at] = (char)c;
+            n_plain += is_plain(text, at < n ? n : n + 1);
+            memcpy(text + at + 1, plain + at, n - at); /* one byte more */
+            n_plain += is_plain(text, n + 1);
+        }
+        if (at < n) { /* one byte less */
+            memcpy(text, plain, at);
+            memcpy(text + at, plain + at + 1, n - at - 1);
+            n_plain += is_plain(text, n - 1);
+        }
+    }
+    ck_assert_uint_gt(n_plain, 1000); /* other names, other white space */
+}
+END_TEST
+
+START_TEST(a_header_that_is_not_plain_is_left_to_the_tree)
+{
+    static const char *const other[] = {
+        "{\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+        "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+        "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
+        "{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[01],\"data_offsets\":[0,1]}}",
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[9999999999999999999],\"data_offsets\":[0,1]}}",
+        "{\"\\u0061\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+        "{\"__metadata__\":{\"a\":\"b\",\"a\":\"b\"}}",
+        "{\"__metadata__\":{},\"__metadata__\":{}}",
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},}",
+        "{} x",
+        "",
+    };
+
+    for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++)
+        ck_assert_msg(!is_plain(other[i], strlen(other[i])), "%s", other[i]);
+    ck_assert(!is_plain("{}\0", 3));
+}
+END_TEST
+
 START_TEST(a_header_length_beyond_the_file_or_the_limit_is_refused)
 {
     static const uint64_t lengths[] = {3, 100000001, UINT64_MAX, UINT64_MAX - 7};
@@ -181,6 +272,11 @@ START_TEST(it_survives_every_truncation_mutation_and_allocation_failure)
     check_every_mutation(read_all, bytes, n);
     check_every_allocation(read_all, bytes, n);
     free(bytes);
+    bytes = make_file(plain, PLAIN_DATA, &n);
+    check_every_truncation(read_all, bytes, n);
+    check_every_mutation(read_all, bytes, n);
+    check_every_allocation(read_all, bytes, n);
+    free(bytes);
 }
 END_TEST
 
@@ -193,6 +289,9 @@ Suite *safetensors_suite(void)
     tcase_add_test(t, every_type_reads_as_the_library_reads_it);
     tcase_add_test(t, it_appends_and_leaves_the_list_alone_on_error);
     tcase_add_loop_test(t, each_rule_of_the_header_is_kept, 0, sizeof(cases) / sizeof(cases[0]));
+    tcase_add_test(t, a_plain_header_is_read_without_a_tree);
+    tcase_add_test(t, what_is_read_without_a_tree_a_tree_reads_too);
+    tcase_add_test(t, a_header_that_is_not_plain_is_left_to_the_tree);
     tcase_add_test(t, a_header_length_beyond_the_file_or_the_limit_is_refused);
     tcase_add_test(t, a_header_of_millions_of_values_is_refused_before_it_is_parsed);
     tcase_add_test(t, it_survives_every_truncation_mutation_and_allocation_failure);
