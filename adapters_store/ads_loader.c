@@ -1,28 +1,26 @@
-/* adapters_store/ads_loader.c - work off the caller's thread: the only file of this
- * layer that includes uv.h.
+/* adapters_store/ads_loader.c - work off the caller's thread.
  *
- * One thread runs a libuv loop that does nothing but hand loads to libuv's worker
- * threads and count them. Other jobs (uploads, moves) have two threads of their own, so that a
- * burst of uploads never stands in front of the loads that requests wait for; and these
- * yield their cores to whoever computes answers, and leave one of them to them (stand_aside of
- * struct ads_options): an upload may take its time. */
+ * Loads have threads of their own: a request waits for each, so that who submits one wakes the
+ * thread that does it, and of those that wait the one that has worked last: its core has the memory
+ * of the load before in cache, and its heap has the pages of it. Other jobs (uploads, moves) have
+ * two threads, so that a burst of uploads never stands in front of loads; and these yield their
+ * cores to whoever computes answers, and leave one of them to them (stand_aside of struct
+ * ads_options): an upload may take its time. */
 #include <pthread.h>
 #include <sys/resource.h>
-#include <uv.h>
 
 #include "adapters_store/ads_internal.h"
 #include "core/base/alloc.h"
 
 enum {
+    N_LOADERS = 4, /* some wait for the disk */
     N_CHANGERS = 2,
     QUEUED_MAX = 256,
     CHANGER_NICE = 10, /* a tenth of the weight of other threads */
 };
 
 struct ads__job {
-    uv_work_t req;
     struct ads__job *next;
-    struct ads__loader *loader;
     void (*work)(void *arg);
     void *arg;
 };
@@ -32,21 +30,29 @@ struct queue {
     size_t n;
 };
 
+/* A thread that loads. All but `thread` is guarded by the loader's lock. */
+struct worker {
+    struct ads__loader *loader;
+    pthread_t thread;
+    pthread_cond_t is_wanted; /* it has a job, or is to stop */
+    struct ads__job *job;     /* handed to it while it waited */
+    struct worker *next;      /* of those that wait */
+};
+
 struct ads__loader {
     void (*stand_aside)(void *arg);
     void *aside_arg;
-    struct { /* the loop's thread */
-        uv_loop_t loop;
-        uv_async_t wake;
-        size_t n_loads;
-    } thread_data;
     struct {
         struct core_mutex lock;
         pthread_cond_t has_other; /* or is stopping */
-        struct queue load, other;
-        bool is_stopping;
+        struct queue load, other; /* load: only while no worker waits */
+        struct worker *waiting;   /* who worked last comes first */
+        bool is_stopping;         /* no other job comes */
+        bool is_ending;           /* no load but of those that run */
     } synced_data;
-    pthread_t thread, changer[N_CHANGERS];
+    struct worker worker[N_LOADERS];
+    unsigned n_workers;
+    pthread_t changer[N_CHANGERS];
     unsigned n_changers;
 };
 
@@ -76,63 +82,77 @@ static struct ads__job *queue_pop(struct queue *q)
     return j;
 }
 
-static void dispatch(struct ads__loader *l);
+/* ---- loads ---------------------------------------------------------------------------- */
 
-static void work_on_worker(uv_work_t *req)
+/* NULL: none is left, and none comes. */
+static struct ads__job *next_load(struct worker *w)
 {
-    struct ads__job *j = req->data;
-
-    j->work(j->arg);
-}
-
-static void done_on_loop(uv_work_t *req, int status)
-{
-    struct ads__job *j = req->data;
-    struct ads__loader *l = j->loader;
-
-    (void)status; /* we never cancel */
-    l->thread_data.n_loads--;
-    core_free(j);
-    dispatch(l);
-}
-
-static struct ads__job *next_load(struct ads__loader *l, bool *is_end)
-{
+    struct ads__loader *l = w->loader;
     struct ads__job *j;
 
     core_lock(&l->synced_data.lock);
     j = queue_pop(&l->synced_data.load);
-    *is_end = !j && l->synced_data.is_stopping && l->thread_data.n_loads == 0;
+    if (!j && !l->synced_data.is_ending) {
+        w->next = l->synced_data.waiting;
+        l->synced_data.waiting = w;
+        while (!w->job && !l->synced_data.is_ending)
+            core_cond_wait(&w->is_wanted, &l->synced_data.lock);
+        j = w->job;
+        w->job = NULL;
+    }
     core_unlock(&l->synced_data.lock);
     return j;
 }
 
-static void dispatch(struct ads__loader *l)
+static void job_run(struct ads__job *j)
+{
+    j->work(j->arg);
+    core_free(j);
+}
+
+static void *worker_main(void *arg)
 {
     struct ads__job *j;
-    bool is_end;
 
-    while ((j = next_load(l, &is_end))) {
-        l->thread_data.n_loads++;
-        j->req.data = j;
-        uv_queue_work(&l->thread_data.loop, &j->req, work_on_worker, done_on_loop);
-    }
-    if (is_end && !uv_is_closing((uv_handle_t *)&l->thread_data.wake))
-        uv_close((uv_handle_t *)&l->thread_data.wake, NULL);
-}
-
-static void on_wake(uv_async_t *wake)
-{
-    dispatch(wake->data);
-}
-
-static void *loop_main(void *arg)
-{
-    struct ads__loader *l = arg;
-
-    uv_run(&l->thread_data.loop, UV_RUN_DEFAULT);
+    while ((j = next_load(arg)))
+        job_run(j);
     return NULL;
 }
+
+static void workers_stop(struct ads__loader *l)
+{
+    core_lock(&l->synced_data.lock);
+    l->synced_data.is_ending = true;
+    l->synced_data.waiting = NULL; /* nobody who ends now is handed a job */
+    for (unsigned i = 0; i < l->n_workers; i++)
+        pthread_cond_signal(&l->worker[i].is_wanted);
+    core_unlock(&l->synced_data.lock);
+    while (l->n_workers > 0) {
+        struct worker *w = &l->worker[--l->n_workers];
+
+        pthread_join(w->thread, NULL);
+        pthread_cond_destroy(&w->is_wanted);
+    }
+}
+
+static bool workers_start(struct ads__loader *l, unsigned n)
+{
+    while (l->n_workers < n) {
+        struct worker *w = &l->worker[l->n_workers];
+
+        w->loader = l;
+        core_cond_init(&w->is_wanted);
+        if (pthread_create(&w->thread, NULL, worker_main, w) != 0) {
+            pthread_cond_destroy(&w->is_wanted);
+            workers_stop(l);
+            return false;
+        }
+        l->n_workers++;
+    }
+    return true;
+}
+
+/* ---- other jobs ----------------------------------------------------------------------- */
 
 /* NULL: none is left, and none comes. */
 static struct ads__job *next_other(struct ads__loader *l)
@@ -153,8 +173,7 @@ static void run_others(struct ads__loader *l)
     while ((j = next_other(l))) {
         if (l->stand_aside)
             l->stand_aside(l->aside_arg);
-        j->work(j->arg);
-        core_free(j);
+        job_run(j);
     }
 }
 
@@ -196,8 +215,9 @@ static void loader_free(struct ads__loader *l)
 
 int ads__loader_start(struct ads__loader **out, const struct ads_options *opt, struct core_err *err)
 {
+    const bool is_said = opt->n_loaders > 0 && opt->n_loaders < N_LOADERS;
+    const unsigned n = is_said ? opt->n_loaders : N_LOADERS;
     struct ads__loader *l = core_calloc(1, sizeof(*l));
-    bool has_loop = false, has_wake = false;
 
     if (!l)
         return core_err_nomem(err, "loader");
@@ -207,37 +227,29 @@ int ads__loader_start(struct ads__loader **out, const struct ads_options *opt, s
     l->aside_arg = opt->busy_arg;
     queue_init(&l->synced_data.load);
     queue_init(&l->synced_data.other);
-    has_loop = uv_loop_init(&l->thread_data.loop) == 0;
-    has_wake = has_loop && uv_async_init(&l->thread_data.loop, &l->thread_data.wake, on_wake) == 0;
-    l->thread_data.wake.data = l;
-    if (has_wake && changers_start(l)) {
-        if (pthread_create(&l->thread, NULL, loop_main, l) == 0) {
+    if (changers_start(l)) {
+        if (workers_start(l, n)) {
             *out = l;
             return 0;
         }
         changers_stop(l);
     }
-    if (has_wake) {
-        uv_close((uv_handle_t *)&l->thread_data.wake, NULL);
-        uv_run(&l->thread_data.loop, UV_RUN_DEFAULT);
-    }
-    if (has_loop)
-        uv_loop_close(&l->thread_data.loop);
     loader_free(l);
-    return core_err_set(err, CORE_E_NOMEM, "loader: no loop or no thread");
+    return core_err_set(err, CORE_E_NOMEM, "loader: no thread");
 }
 
 void ads__loader_stop(struct ads__loader **loader)
 {
     struct ads__loader *l = *loader;
+    struct ads__job *j;
 
     if (!l)
         return;
     changers_stop(l);
-    uv_async_send(&l->thread_data.wake);
-    pthread_join(l->thread, NULL);
+    workers_stop(l);
     run_others(l); /* what the last loads have asked for */
-    uv_loop_close(&l->thread_data.loop);
+    while ((j = queue_pop(&l->synced_data.load)))
+        job_run(j);
     loader_free(l);
     *loader = NULL;
 }
@@ -260,19 +272,25 @@ void ads__job_free(struct ads__job *j)
 
 void ads__loader_load(struct ads__loader *l, struct ads__job *j, void *arg)
 {
+    struct worker *w;
+
     j->arg = arg;
-    j->loader = l;
     core_lock(&l->synced_data.lock);
-    queue_push(&l->synced_data.load, j);
+    w = l->synced_data.waiting;
+    if (w) {
+        l->synced_data.waiting = w->next;
+        w->job = j;
+        pthread_cond_signal(&w->is_wanted);
+    } else {
+        queue_push(&l->synced_data.load, j);
+    }
     core_unlock(&l->synced_data.lock);
-    uv_async_send(&l->thread_data.wake);
 }
 
 int ads__loader_run(struct ads__loader *l, struct ads__job *j, struct core_err *err)
 {
     bool is_full;
 
-    j->loader = l;
     core_lock(&l->synced_data.lock);
     is_full = l->synced_data.other.n >= QUEUED_MAX;
     if (!is_full) {

@@ -22,7 +22,7 @@
  *
  * In memory a version is ABSENT, LOADING or RESIDENT (compiled, struct delta).
  * Residents are bounded in bytes; the least recently used that nobody has pinned
- * is dropped. Loads run on libuv's worker threads, never on the thread that calls
+ * is dropped. Loads run on threads of the store, never on the thread that calls
  * ads_acquire(); those that block (ads_load(), ads_pin(), ads_rollback() of a pinned task)
  * may run one themselves. A second acquire of a version that is LOADING waits for the
  * first.
@@ -66,9 +66,10 @@ struct ads_options {
     /* Called by a thread of the store before each upload, delete or move that it works on: takes
      * it out of the way of the threads that compute answers. NULL: it stays where it is. */
     void (*stand_aside)(void *arg);
-    void *busy_arg;  /* of both */
-    bool must_exist; /* a directory without a store is an error, and stays as it is */
-    bool read_only;  /* change nothing in the directory; it must exist */
+    void *busy_arg;     /* of both */
+    unsigned n_loaders; /* threads that load, at most 4; 0 = 4 */
+    bool must_exist;    /* a directory without a store is an error, and stays as it is */
+    bool read_only;     /* change nothing in the directory; it must exist */
 };
 
 /* Opens or creates the store, reads every pointer, checks that each version it

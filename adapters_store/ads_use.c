@@ -241,8 +241,6 @@ static void load_claimed(struct ads__version *v)
         s->n_loads_failed++;
     s->load_ns += core_now_ns() - t0;
     core_unlock(&s->lock);
-    ads__dead_free(&dead);
-    ads__resident_free(r);
     if (rc < 0)
         core_log(CORE_LOG_WARN, "event=load_failed version=%.12s code=%s reason=\"%s\"", v->hash,
                  core_code_text(rc), err.msg);
@@ -253,6 +251,8 @@ static void load_claimed(struct ads__version *v)
         deliver(s, w, rc, is_gone, &err);
         w = next;
     }
+    ads__dead_free(&dead); /* nobody waits for that */
+    ads__resident_free(r);
 }
 
 /* Loads v on this thread, unless another has begun. */

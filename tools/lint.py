@@ -44,7 +44,7 @@ HOME = {
     "gnutls/gnutls.h": r"server/http/(tls|guard)\.c$",
     "gnutls/abstract.h": r"server/http/tls\.c$",
     "gnutls/x509.h": r"server/http/tls\.c$",
-    "uv.h": r"(server/loop|adapters_store/ads_loader)\.c$",
+    "uv.h": r"server/loop\.c$",
     "openssl/evp.h": r"(core/model/load|core/task/task_chat|adapters_store/ads_hash|server/auth)\.c$",
     "cblas.h": r"core/gemm/.*\.c$",
     "immintrin.h": r"core/kern/kern_.*\.[ch]$",

@@ -150,8 +150,8 @@ START_TEST(the_only_worker_hashes_what_it_loads)
 {
     char version[ADS_VERSION_LEN + 1];
 
-    setenv("UV_THREADPOOL_SIZE", "1", 1);
     start();
+    fx.opt.n_loaders = 1;
     put_large("t", 1, version);
     ads_fx_reopen(&fx);
     expect_label("t", "a1");

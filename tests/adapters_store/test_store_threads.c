@@ -253,8 +253,8 @@ START_TEST(a_worker_that_waits_for_a_queued_load_runs_it)
     static char task[] = "t";
     const struct ads_adapter *a = NULL;
 
-    setenv("UV_THREADPOOL_SIZE", "1", 1);
     ads_fx_init(&fx);
+    fx.opt.n_loaders = 1;
     ads_fx_open(&fx);
     ads_fx_must_put(&fx, task, 1);
     ads_fx_reopen(&fx);
