@@ -62,19 +62,20 @@ static void move_block(struct arena *a, const void **p, size_t n_bytes, size_t a
         (p) = v_;                                                              \
     } while (0)
 
-/* Rows are aligned and, if the file has them turned, transposed on the way. */
+/* Rows are aligned and, if the file has them turned, transposed on the way, or packed
+ * (delta_factors.c). */
 static void move_values(struct arena *a, struct delta_mat *m)
 {
-    void *to;
+    struct gemm_factor rows = delta_factor(m);
+    void *to = m->data ? arena_take(a, delta_mat_bytes(m), 64) : NULL;
 
-    if (!m->data || m->form != GEMM_FACTOR_ROWS) {
-        move_block(a, &m->data, delta_mat_bytes(m), 64);
-        return;
-    }
-    to = arena_take(a, delta_mat_bytes(m), 64);
     if (!to)
         return;
-    delta__rows(m, to);
+    rows.form = GEMM_FACTOR_ROWS;
+    if (m->form == GEMM_FACTOR_ROWS)
+        delta__rows(m, to);
+    else
+        gemm_factor_pack(model_kern(a->b->m), &rows, m->form, to);
     m->data = to;
     m->is_turned = false;
 }

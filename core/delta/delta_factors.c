@@ -27,23 +27,13 @@ static int round_factor(struct delta_builder *b, struct delta_mat *m)
 /* A shared matrix is read once for all its sites and stays. */
 static int lay_out(struct delta_builder *b, struct delta_mat *m, enum gemm_factor_form form)
 {
-    struct gemm_factor rows;
-    struct delta_mat to;
-
     if (delta__is_shared(b, m))
         return 0;
     if (form == GEMM_FACTOR_ROWS)
         return round_factor(b, m);
     if (delta__unturn(b, m) < 0)
         return CORE_E_NOMEM;
-    rows = delta_factor(m);
-    to = *m;
-    to.form = form;
-    to.data = delta__scratch(b, delta_mat_bytes(&to), 1);
-    if (!to.data)
-        return core_err_nomem(b->err, "adapter");
-    gemm_factor_pack(model_kern(b->m), &rows, form, (void *)(uintptr_t)to.data);
-    *m = to;
+    m->form = form; /* the arena's copy packs them */
     return 0;
 }
 

@@ -73,11 +73,17 @@ static size_t bf16_place(const struct gemm_factor *f, size_t row, size_t col)
 static void pack_bf16(const struct kern_table *k, const struct gemm_factor *f, size_t row,
                       size_t col, size_t n, const float *v, uint16_t *out)
 {
+    const bool is_up = f->form == GEMM_FACTOR_UP_BF16;
     uint16_t h[PIECE];
 
     k->to_bf16(n, v, h);
-    for (size_t i = 0; i < n; i++)
-        out[bf16_place(f, row, col + i)] = h[i];
+    for (size_t i = 0; i < n; i += KERN_PANEL) { /* within a panel, from an even column on */
+        uint16_t *at = out + bf16_place(f, row, col + i);
+        const size_t n_run = n - i < KERN_PANEL ? n - i : KERN_PANEL;
+
+        for (size_t c = 0; c < n_run; c++)
+            at[is_up ? 2 * c : c / 2 * 2 * KERN_DOWN_PANEL + c % 2] = h[i + c];
+    }
 }
 
 /* The record of a block of k; of it the row's scale and values. */
