@@ -14,7 +14,8 @@
  *   GEMM_INT8   quantised weights as stored; float weights rounded to 8 bits, 32 values
  *               with one scale as in Q8_0
  *
- * Their bits are the same at every level, portable included.
+ * Their bits are the same at every level, portable included, but for GEMM_BF16 with AMX, which
+ * adds in another order (core/kern/kern.h).
  *
  * At the portable level the product is OpenBLAS's (this folder is the only one
  * that includes cblas.h; BLAS runs single-threaded, the pool owns the cores). Decompositions

@@ -7,6 +7,8 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
@@ -20,6 +22,18 @@ static bool has_avxvnni(void)
     unsigned a, b, c, d;
 
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+
+/* CPUID leaf 7, EDX: tiles, of bf16 and of 8 bits. The system saves a process's tiles from when it
+ * has been asked to: for all threads that this one begins. */
+static bool has_amx(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    const unsigned all = 1u << 22 | 1u << 24 | 1u << 25;
+    unsigned a, b, c, d;
+
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & all) == all &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 #endif
 
@@ -47,6 +61,7 @@ static const struct level {
     {"avx512", KERN_AVX512, KERN_AVX2, ON_X86(kern__fill_avx512)},
     {"avx512vnni", KERN_VNNI, KERN_AVX2 | KERN_AVX512, ON_X86(kern__fill_avx512vnni)},
     {"avx512bf16", KERN_BF16, KERN_AVX2 | KERN_AVX512 | KERN_VNNI, ON_X86(kern__fill_avx512bf16)},
+    {"amx", KERN_AMX, KERN_AVX2 | KERN_AVX512 | KERN_VNNI | KERN_BF16, ON_X86(kern__fill_amx)},
     {"neon", KERN_NEON, 0, ON_ARM(kern__fill_neon)},
     {"neon-dotprod", KERN_NEON_DOTPROD, KERN_NEON, ON_ARM(kern__fill_neondotprod)},
     {"neon-bf16", KERN_NEON_BF16, KERN_NEON | KERN_NEON_DOTPROD, ON_ARM(kern__fill_neonbf16)},
@@ -71,6 +86,8 @@ unsigned kern_cpu_levels(void)
         levels |= KERN_VNNI;
     if (levels & KERN_VNNI && __builtin_cpu_supports("avx512bf16"))
         levels |= KERN_BF16;
+    if (levels & KERN_BF16 && has_amx())
+        levels |= KERN_AMX;
 #elif defined(__aarch64__)
     if (getauxval(AT_HWCAP) & HWCAP_ASIMD)
         levels |= KERN_NEON;

@@ -9,7 +9,7 @@
  * Order of summation. For one output element the order depends only on the
  * lengths of the product (k), never on how many rows or columns are computed in
  * the same call: a row's bits do not depend on its batch. Levels may differ, except in
- * the products over typed x, which have the same bits at every level.
+ * the products over typed x, which have the same bits at every level but for gemm_bf16 with AMX.
  * README.md beside this file says how the levels are built.
  *
  * Threads: a table is immutable; every entry is re-entrant.
@@ -25,7 +25,8 @@
 
 /* Sets of instructions. AVX512 means F, BW, DQ, VL and implies AVX2; VNNI (8-bit dot
  * products over AVX-512) implies AVX512, BF16 (16-bit ones) implies VNNI. AVXVNNI is
- * the 8-bit dot product over AVX2 and stands beside them. NEON is what every aarch64 has;
+ * the 8-bit dot product over AVX2 and stands beside them. AMX, products of tiles of bf16 and of
+ * 8 bits, implies all of AVX-512's. NEON is what every aarch64 has;
  * NEON_DOTPROD (8-bit dot products) implies it, NEON_BF16 (16-bit multiply-adds) both. */
 enum kern_level {
     KERN_AVX2 = 1 << 0,
@@ -35,7 +36,8 @@ enum kern_level {
     KERN_AVXVNNI = 1 << 4,
     KERN_NEON = 1 << 5,
     KERN_NEON_DOTPROD = 1 << 6,
-    KERN_NEON_BF16 = 1 << 7
+    KERN_NEON_BF16 = 1 << 7,
+    KERN_AMX = 1 << 8
 };
 
 enum kern_act {
@@ -220,7 +222,8 @@ struct kern_table {
      * result gives the same bits as gemm() on the panel itself. */
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);
 
-    /* Typed x, and keys and values as they are kept: the same bits at every level.
+    /* Typed x, and keys and values as they are kept: the same bits at every level, but where the
+     * contract says otherwise.
      *
      * to_f16, to_bf16: to nearest, ties to even; a NaN stays one, what is too large becomes
      *          infinite.
@@ -234,7 +237,10 @@ struct kern_table {
      * takes s = x[k + 1] w[k + 1] + s and then s = x[k] w[k] + s, each rounded once,
      * subnormal values counting as 0: what vdpbf16ps does. (Arm asks whether a sum is
      * subnormal before it rounds it: the neon levels' is 0 where another level's is
-     * rounded up to the smallest normal number.) */
+     * rounded up to the smallest normal number.)
+     * With AMX, for blocks of 32 values of k from 0 on (the last may be shorter): a sum of the
+     * even k and one of the odd, both from 0, each product added with one rounding; then s = s +
+     * (even + odd), both additions rounded: what tdpbf16ps does. */
     void (*gemm_bf16)(const struct kern_gemm *g);
     /* gemm over x_int8 and a Q8_QUADS, Q6, Q5 or Q4 panel, n_k in whole blocks. d = sum q_x q_w of
      * a group of the panel is exact; s = d * (scale_w * scale_x) + s, and with minima
@@ -269,7 +275,7 @@ unsigned kern_cpu_levels(void);
 /* Fills *t: portable first, then each level in `levels` (masked by what the CPU
  * can). Never fails, holds nothing. */
 void kern_table_init(struct kern_table *t, unsigned levels);
-/* "portable", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "neon",
+/* "portable", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx", "neon",
  * "neon-dotprod", "neon-bf16", whatever this machine is -> mask with all that the name
  * implies; -1 if unknown. */
 int kern_level_parse(const char *name);

@@ -131,6 +131,11 @@ static void to_int8_fours(size_t n, const float *x, struct kern_int8 *out)
     to_int8(n, x, out);
 }
 
+void kern__gemm_int8_vnni(const struct kern_gemm *g)
+{
+    gemm_int8(g);
+}
+
 void kern__fill_avx512vnni(struct kern_table *t)
 {
     fill_int8(t);

@@ -13,6 +13,7 @@ void kern__fill_avxvnni(struct kern_table *t);
 void kern__fill_avx512(struct kern_table *t);
 void kern__fill_avx512vnni(struct kern_table *t);
 void kern__fill_avx512bf16(struct kern_table *t);
+void kern__fill_amx(struct kern_table *t);
 void kern__fill_neon(struct kern_table *t);
 void kern__fill_neondotprod(struct kern_table *t);
 void kern__fill_neonbf16(struct kern_table *t);
@@ -23,6 +24,9 @@ void kern__fill_avx512gemm(struct kern_table *t);
 void kern__fill_avx512int8(struct kern_table *t);
 void kern__fill_avx512vnnidown(struct kern_table *t);
 void kern__fill_avx512bf16down(struct kern_table *t);
+
+/* The avx512vnni level's gemm_int8. */
+void kern__gemm_int8_vnni(const struct kern_gemm *g);
 
 /* The portable to_f32: the levels hand it the types they have no loop for. */
 void kern__to_f32_portable(enum tensor_type type, size_t n, const void *src, float *dst);

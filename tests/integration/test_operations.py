@@ -95,7 +95,7 @@ class Operations(unittest.TestCase):
             with Server("llama", *args) as s:
                 info = s.request("GET", "/v1/info").json
                 if kept == "16":  # of two kinds, by what the CPU multiplies
-                    kept = "bf16" if info["cpu_level"].endswith("bf16") else "f16"
+                    kept = "bf16" if info["cpu_level"].endswith(("bf16", "amx")) else "f16"
                 self.assertEqual(info["limits"]["kv_type"], kept, args)
                 logits[args] = s.infer(body).json["output"]["logits"]
         self.assertNotEqual(logits["--precision", "int8"], logits["--precision", "int8", "--kv-type", "f32"])

@@ -5,14 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/kern/kern_internal.h"
+#include "tests/support/amx.h"
+
 /* Those that compute everything, then those that do so for typed x only. */
 #if defined(__aarch64__)
 const unsigned levels_set[N_LEVELS] = {0, KERN_NEON};
 static const char *const names[N_TYPED_LEVELS] = {"portable", "neon", "neon-dotprod", "neon-bf16"};
 #else
 const unsigned levels_set[N_LEVELS] = {0, KERN_AVX2, KERN_AVX2 | KERN_AVX512};
-static const char *const names[N_TYPED_LEVELS] = {"portable", "avx2",       "avx512",
-                                                  "avxvnni",  "avx512vnni", "avx512bf16"};
+static const char *const names[N_TYPED_LEVELS] = {"portable",   "avx2",       "avx512", "avxvnni",
+                                                  "avx512vnni", "avx512bf16", "amx"};
 #endif
 
 static bool has(unsigned levels)
@@ -57,9 +60,26 @@ unsigned levels_all(struct kern_table t[N_LEVELS])
     return fill(t, N_LEVELS);
 }
 
+/* True if AMX can be tried here only by computing its instructions. */
+static bool wants_emulation(void)
+{
+    return has(KERN_BF16) && !has(KERN_AMX);
+}
+
 unsigned levels_typed(struct kern_table t[N_TYPED_LEVELS])
 {
-    return fill(t, N_TYPED_LEVELS);
+    unsigned n = fill(t, N_TYPED_LEVELS);
+
+#if defined(__x86_64__)
+    if (wants_emulation()) {
+        amx_emulate();
+        t[n] = t[n - 1];
+        kern__fill_amx(&t[n]);
+        t[n].level |= KERN_AMX;
+        t[n++].name = "amx";
+    }
+#endif
+    return n;
 }
 
 static void report(const char *suite, unsigned n_names)
@@ -69,7 +89,9 @@ static void report(const char *suite, unsigned n_names)
     if (only && strcmp(only, suite) != 0)
         return;
     for (unsigned i = 0; i < n_names; i++)
-        if (!has((unsigned)kern_level_parse(names[i])))
+        if (strcmp(names[i], "amx") == 0 && wants_emulation())
+            printf("%s: level amx is emulated (CPU lacks it)\n", suite);
+        else if (!has((unsigned)kern_level_parse(names[i])))
             printf("%s: skipped: level %s (CPU lacks it)\n", suite, names[i]);
     fflush(stdout); /* the runner forks: nothing may stay in the buffer */
 }

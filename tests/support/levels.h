@@ -10,7 +10,7 @@
 #if defined(__aarch64__)
 enum { N_LEVELS = 2, N_TYPED_LEVELS = 4 };
 #else
-enum { N_LEVELS = 3, N_TYPED_LEVELS = 6 };
+enum { N_LEVELS = 3, N_TYPED_LEVELS = 7 };
 #endif
 
 /* Portable first, then every level of this CPU; returns how many there are. */
@@ -31,7 +31,9 @@ unsigned levels_repeats(unsigned n);
  * each level that its tests pass over, so that a green run says what it did not try. */
 void levels_report(const char *suite);
 
-/* For products over typed x, which more levels compute: the same bits at each. */
+/* For products over typed x, which more levels compute: the same bits at each, but for bf16 with
+ * AMX. Its instructions are emulated where the CPU has all levels below it and not these (amx.h).
+ */
 unsigned levels_typed(struct kern_table t[N_TYPED_LEVELS]);
 void levels_report_typed(const char *suite);
 
