@@ -3,8 +3,8 @@
  *   bench_kern [-l level] [-p precision] [-t type] [-s shape] [what ...]
  *
  * level and precision as --cpu-level and --precision, type and shape as printed ("Q4_1",
- * "1536x576"), any type that is a weight's; what is any of limits, gemm, small, rows; "hot"
- * leaves the weights in the caches.
+ * "1536x576"), any type that is a weight's; what is any of limits, gemm, small, factors, rows;
+ * "hot" leaves the weights in the caches.
  *
  * Prints the two limits first, multiply-adds per second and bytes read per second of
  * one thread, measured here and now; every later line is a share of them. Weights
@@ -19,6 +19,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/err.h"
+#include "core/gemm/factor.h"
 #include "core/gemm/gemm.h"
 #include "core/kern/kern.h"
 
@@ -309,6 +310,87 @@ static void bench_small(const struct kern_table *k)
     core_free(y);
 }
 
+/* ---- factors of low-rank products, in the types of a base that is not exact ---- */
+
+struct low_rank {
+    const struct kern_table *k;
+    struct gemm_factor f; /* down, or else up */
+    size_t n_rows, n_out;
+    char *copies; /* of the factor, more than the caches hold */
+    size_t n_bytes, n_copies, next;
+    char *x; /* typed */
+    float *t, *y;
+};
+
+static void run_low_rank(void *arg)
+{
+    struct low_rank *l = arg;
+
+    l->f.data = l->copies + l->next * l->n_bytes;
+    l->next = (l->next + 1) % l->n_copies;
+    if (l->f.form == GEMM_FACTOR_UP_BF16)
+        gemm_up(l->k, &l->f, l->n_rows, l->t, 0, l->n_out, l->y, l->n_out);
+    else
+        gemm_down(l->k, &l->f, 0, l->n_rows, l->x, l->t);
+}
+
+/* One factor [rank, width] in `form`, for rows of the type that it reads. */
+static void bench_factor(const struct kern_table *k, enum gemm_precision p,
+                         enum gemm_factor_form form, size_t rank, size_t width)
+{
+    static const size_t rows[] = {1, 2, 16, 128};
+    const bool is_up = form == GEMM_FACTOR_UP_BF16;
+    float *values = samples((rank > 128 ? rank : 128) * width);
+    const struct gemm_factor stored = {GEMM_FACTOR_ROWS, TENSOR_F32, rank, width, values};
+    struct low_rank l = {.k = k, .f = stored, .n_out = width};
+    const size_t row_bytes = gemm_x_bytes(p, width);
+
+    l.f.form = form;
+    l.n_bytes = (gemm_factor_bytes(&l.f) + 63) / 64 * 64;
+    l.n_copies = is_hot ? 1 : ((size_t)80 << 20) / l.n_bytes + 1;
+    l.copies = core_alloc_aligned(l.n_copies * l.n_bytes);
+    l.x = core_alloc_aligned(128 * row_bytes);
+    l.t = samples(128 * rank);
+    l.y = samples(128 * width);
+    if (!l.copies || !l.x)
+        abort();
+    for (size_t i = 0; i < l.n_copies; i++)
+        gemm_factor_pack(k, &stored, form, l.copies + i * l.n_bytes);
+    for (size_t i = 0; i < 128; i++)
+        gemm_make_x(k, p, width, values + i * width, l.x + i * row_bytes);
+    gemm_narrow_t(k, 128, rank, l.t);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        double s;
+
+        l.n_rows = rows[i];
+        s = best_s(run_low_rank, &l);
+        printf(
+            "%-8s %-5s %-4s %3zu x %4zu rows %3zu  %7.0f ns  %6.1f GFLOP/s  %5.1f GB/s %3.0f %%\n",
+            k->name, is_up ? "bf16" : precisions[p], is_up ? "up" : "down", rank, width, rows[i],
+            s * 1e9, 2e-9 * (double)(rows[i] * rank * width) / s, 1e-9 * (double)l.n_bytes / s,
+            1e-7 * (double)l.n_bytes / s / read_gbs);
+    }
+    core_free(l.copies);
+    core_free(l.x);
+    core_free(l.t);
+    core_free(l.y);
+    core_free(values);
+}
+
+static void bench_factors(const struct kern_table *k)
+{
+    static const size_t ranks[] = {8, 16, 64}, widths[] = {384, 576, 1536};
+
+    for (size_t i = 0; i < 9; i++)
+        for (int p = GEMM_BF16; p <= GEMM_INT8; p++) {
+            if (only_precision >= 0 && p != only_precision)
+                continue;
+            bench_factor(k, p, gemm_down_form(p, ranks[i / 3]), ranks[i / 3], widths[i % 3]);
+            if (p == GEMM_BF16)
+                bench_factor(k, p, gemm_up_form(p), ranks[i / 3], widths[i % 3]);
+        }
+}
+
 /* ---- rows ---- */
 
 enum { ROW_N = 1536 };
@@ -393,8 +475,9 @@ static bool wanted(int argc, char **argv, const char *what)
 
 int main(int argc, char **argv)
 {
-    static const char *const levels[] = {"avx512bf16", "avx512vnni", "avx512",
-                                         "avxvnni",    "avx2",       "portable"};
+    static const char *const levels[] = {"amx",     "avx512bf16", "avx512vnni", "avx512",
+                                         "avxvnni", "avx2",       "neon-bf16",  "neon-dotprod",
+                                         "neon",    "portable"};
     int only_level = -1, only_type = -1;
     const char *only_shape = NULL;
 
@@ -425,6 +508,8 @@ int main(int argc, char **argv)
             bench_gemm(&k, only_type, only_shape);
         if (wanted(argc, argv, "small"))
             bench_small(&k);
+        if (wanted(argc, argv, "factors"))
+            bench_factors(&k);
         if (wanted(argc, argv, "rows"))
             bench_rows(&k);
     }
