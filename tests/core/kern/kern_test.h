@@ -87,6 +87,38 @@ static inline struct guarded guarded_typed(enum tensor_type type, size_t n, unsi
 
 /* ck_assert_msg() for loops over millions of values: the original writes to a pipe
  * each time it passes. */
+/* n_rows of typed x of n_k values, ldx bf16 values or blocks apart, that end where memory ends. */
+static inline struct guarded guarded_rows(const struct kern_table *t, bool is_bf16, size_t n_rows,
+                                          size_t n_k, size_t ldx)
+{
+    const size_t size = is_bf16 ? sizeof(uint16_t) : sizeof(struct kern_int8);
+    const size_t used = is_bf16 ? n_k : n_k / KERN_INT8_BLOCK;
+    struct guarded x = guarded_samples(n_rows * n_k, 1);
+    struct guarded g = guarded_new(n_rows ? ((n_rows - 1) * ldx + used) * size : 0);
+
+    for (size_t i = 0; i < n_rows; i++) {
+        const float *row = (const float *)x.p + i * n_k;
+
+        if (is_bf16)
+            t->to_bf16(n_k, row, (uint16_t *)g.p + i * ldx);
+        else
+            t->to_int8(n_k, row, (struct kern_int8 *)g.p + i * ldx);
+    }
+    guarded_free(&x);
+    return g;
+}
+
+/* Any bytes, extremes of 8 bits among them. */
+static inline struct guarded guarded_bytes(size_t n)
+{
+    struct guarded g = guarded_new(n);
+    uint8_t *b = g.p;
+
+    for (size_t i = 0; i < n; i++)
+        b[i] = i % 7 == 0 ? 0 : i % 5 == 0 ? 255 : (uint8_t)((i + 1) * 2654435761u >> 15);
+    return g;
+}
+
 #define REQUIRE(cond, ...)             \
     do {                               \
         if (!(cond))                   \

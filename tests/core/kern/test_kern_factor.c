@@ -9,15 +9,13 @@ static size_t x_stride(enum kind kind, size_t n_k)
     return kind == DOWN_INT8 ? n_k / KERN_INT8_BLOCK : n_k;
 }
 
-/* Any bytes make 8-bit values, 0 and 255 among them; scales are finite. */
+/* Finite scales, otherwise any bytes. */
 static struct guarded int8_factor(size_t n_panels, size_t n_k)
 {
     const size_t n = n_panels * (n_k / KERN_INT8_BLOCK);
-    struct guarded g = guarded_new(n * RECORD);
+    struct guarded g = guarded_bytes(n * RECORD);
     uint8_t *b = g.p;
 
-    for (size_t i = 0; i < n * RECORD; i++)
-        b[i] = i % 7 == 0 ? 0 : i % 5 == 0 ? 255 : (uint8_t)((i + 1) * 2654435761u >> 15);
     for (size_t r = 0; r < n; r++)
         for (size_t i = 0; i < KERN_DOWN_PANEL; i++) {
             const float v = sample(r * 8 + i, 9) / 64.0f;
@@ -35,25 +33,6 @@ static struct guarded factor_new(enum kind kind, size_t n_k, size_t n_cols)
     if (kind == DOWN_INT8)
         return int8_factor(n_panels, n_k);
     return guarded_typed(TENSOR_BF16, n_panels * n_k * panel, 3, NULL);
-}
-
-static struct guarded x_new(const struct kern_table *t, enum kind kind, size_t n_rows, size_t n_k,
-                            size_t ldx)
-{
-    const size_t size = kind == DOWN_INT8 ? sizeof(struct kern_int8) : sizeof(uint16_t);
-    struct guarded x = guarded_samples(n_rows * n_k, 1);
-    struct guarded g = guarded_new(n_rows ? ((n_rows - 1) * ldx + x_stride(kind, n_k)) * size : 0);
-
-    for (size_t i = 0; i < n_rows; i++) {
-        const float *row = (const float *)x.p + i * n_k;
-
-        if (kind == DOWN_INT8)
-            t->to_int8(n_k, row, (struct kern_int8 *)g.p + i * ldx);
-        else
-            t->to_bf16(n_k, row, (uint16_t *)g.p + i * ldx);
-    }
-    guarded_free(&x);
-    return g;
 }
 
 struct product {
@@ -75,7 +54,7 @@ static struct product product_new(enum kind kind, size_t n_rows, size_t n_k, siz
 
     kern_table_init(&t, 0);
     q.w = factor_new(kind, n_k, n_cols);
-    q.x = x_new(&t, kind, n_rows, n_k, q.f.ldx);
+    q.x = guarded_rows(&t, kind != DOWN_INT8, n_rows, n_k, q.f.ldx);
     q.f.w = q.w.p;
     q.f.x_bf16 = q.x.p;
     q.f.x_int8 = q.x.p;

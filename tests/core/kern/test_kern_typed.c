@@ -28,41 +28,15 @@ static size_t x_stride(const struct kern_panel *p, size_t n_k, size_t pad)
     return (is_bf16(p) ? n_k : n_k / KERN_INT8_BLOCK) + pad;
 }
 
-/* Any bytes, extremes of 8 bits among them, but finite scales and bf16 values. */
+/* Finite scales and bf16 values, otherwise any bytes. */
 static struct guarded panel_new(const struct kern_panel *p, size_t n_k)
 {
-    const size_t n_bytes = kern_panel_bytes(p, n_k);
-    struct guarded g = guarded_new(n_bytes);
-    uint8_t *b = g.p;
+    struct guarded g;
 
-    if (is_bf16(p)) {
-        guarded_free(&g);
+    if (is_bf16(p))
         return guarded_typed(TENSOR_BF16, n_k * KERN_PANEL, 3, NULL);
-    }
-    for (size_t i = 0; i < n_bytes; i++)
-        b[i] = i % 7 == 0 ? 0 : i % 5 == 0 ? 255 : (uint8_t)((i + 1) * 2654435761u >> 15);
-    panel_finite(p, b, n_k);
-    return g;
-}
-
-/* Rows of typed x that end where memory ends. */
-static struct guarded x_new(const struct kern_table *t, const struct kern_panel *p, size_t n_rows,
-                            size_t n_k, size_t ldx)
-{
-    const size_t size = is_bf16(p) ? sizeof(uint16_t) : sizeof(struct kern_int8);
-    const size_t used = x_stride(p, n_k, 0);
-    struct guarded x = guarded_samples(n_rows * n_k, 1);
-    struct guarded g = guarded_new(n_rows ? ((n_rows - 1) * ldx + used) * size : 0);
-
-    for (size_t i = 0; i < n_rows; i++) {
-        const float *row = (const float *)x.p + i * n_k;
-
-        if (is_bf16(p))
-            t->to_bf16(n_k, row, (uint16_t *)g.p + i * ldx);
-        else
-            t->to_int8(n_k, row, (struct kern_int8 *)g.p + i * ldx);
-    }
-    guarded_free(&x);
+    g = guarded_bytes(kern_panel_bytes(p, n_k));
+    panel_finite(p, g.p, n_k);
     return g;
 }
 
@@ -250,7 +224,7 @@ START_TEST(portable_products_are_those_of_the_values)
 
     kern_table_init(&t, 0);
     g.ldx = x_stride(p, 96, 0);
-    x = x_new(&t, p, 3, 96, g.ldx);
+    x = guarded_rows(&t, is_bf16(p), 3, 96, g.ldx);
     g.x_bf16 = x.p;
     g.x_int8 = x.p;
     g.y = y;
@@ -291,7 +265,7 @@ static struct product product_new(const struct kern_panel *p, size_t n_rows, siz
 
     kern_table_init(&t, 0);
     q.w = panel_new(p, n_k);
-    q.x = x_new(&t, p, n_rows, n_k, q.g.ldx);
+    q.x = guarded_rows(&t, is_bf16(p), n_rows, n_k, q.g.ldx);
     q.g.w = q.w.p;
     q.g.x_bf16 = q.x.p;
     q.g.x_int8 = q.x.p;
