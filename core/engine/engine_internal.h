@@ -1,5 +1,5 @@
 /* core/engine/engine_internal.h - jobs and the engine's state, shared by job.c,
- * engine.c, flows.c, step.c, slots.c, follow.c and sample.c. */
+ * engine.c, flows.c, admit.c, choose.c, step.c, slots.c, follow.c and sample.c. */
 #ifndef CORE_ENGINE_ENGINE_INTERNAL_H
 #define CORE_ENGINE_ENGINE_INTERNAL_H
 
@@ -231,13 +231,24 @@ static inline bool engine__is_long(const struct engine *e, const struct engine_j
     return most && job->in.n_tokens + job->n_generated + job->in.delta->position_shift > most;
 }
 
-/* step.c, engine thread only. */
+/* admit.c, engine thread only. */
 /* Starts waiting jobs while there is room. */
 void engine__admit(struct engine *e);
-/* One step over the active jobs; ends those that are finished. */
-void engine__step(struct engine *e);
+/* Every active job gets the blocks for its next rows, or has those of another that began with the
+ * same prompt. Each round serves a job or puts one back. */
+void engine__share_blocks(struct engine *e);
 /* Ends a job: frees its blocks, calls done. Not in a list any more. */
 void engine__end(struct engine *e, struct engine_job *job, enum engine_finish finish);
+/* Takes a job out of the active ones, keeping their order. It may be freed by its owner already,
+ * so the pointer is all that is looked at. */
+void engine__remove(struct engine *e, const struct engine_job *job);
+
+/* choose.c, engine thread only: the slots of the coming step, those that decode first; returns
+ * how many rows they have. */
+uint32_t engine__choose_slots(struct engine *e);
+
+/* step.c, engine thread only: one step over the active jobs; ends those that are finished. */
+void engine__step(struct engine *e);
 
 /* follow.c, engine thread only but for the hash. */
 uint64_t engine__hash_input(const struct engine_job *job);
