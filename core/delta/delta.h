@@ -6,7 +6,7 @@
  * Parameter-Efficient Transfer Learning"; docs/architecture.md has the table.
  *
  * A slot has one field for each thing that can be done at a site of its class, and the
- * order of the fields is the order of application (core/fwd/sites.c computes them):
+ * order of the fields is the order of application (core/fwd: sites.c and its neighbours):
  *
  *   linear    struct delta_linear
  *               x' = x (*) scale_in

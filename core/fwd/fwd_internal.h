@@ -1,5 +1,5 @@
 /* core/fwd/fwd_internal.h - the state of a forward pass, shared by fwd.c, plan.c,
- * sites.c, attn.c and head.c. See fwd.h for the two kinds of sharing. */
+ * sites.c, embed.c, rows.c, attn.c and head.c. See fwd.h for the two kinds of sharing. */
 #ifndef CORE_FWD_FWD_INTERNAL_H
 #define CORE_FWD_FWD_INTERNAL_H
 
@@ -241,10 +241,6 @@ void fwd__due(const struct fwd_seq *s, uint32_t *first, uint32_t *n);
 /* t = scale * act(x down^T + b_d) for `n` rows. */
 void fwd__down_product(const struct fwd *f, const struct delta_lowrank *a, size_t n, const float *x,
                        size_t ldx, float *t);
-/* x [rows, n_heads * d_head]: each head through a norm of its width. Row-wise. */
-void fwd__norm_heads(struct fwd_walk *w, unsigned layer, enum site_kind kind, unsigned n_heads,
-                     float *x);
-
 /* ---- gates.c -------------------------------------------------------------------- */
 
 /* True if the sequence's gates are to be computed in this step. */
@@ -366,11 +362,20 @@ void fwd__rel_plan(struct fwd *f);
 /* The table row of a distance q - k. */
 uint32_t fwd__rel_row(const struct model_relative *r, ptrdiff_t distance);
 
-/* ---- sites.c -------------------------------------------------------------------- */
+/* ---- embed.c -------------------------------------------------------------------- */
 
 /* out [n_out] += scale * (row `row` of a table + what the task adds to that row). */
 void fwd__embed_row(const struct fwd_walk *w, const struct delta *d, site_id s, size_t row,
                     float scale, float *out);
+/* The embedding is complete: couplings, and virtual tokens that enter behind all of it, over
+ * the worker's own rows of x. */
+void fwd__complete_embedding(struct fwd_walk *w, float *x);
+
+/* ---- rows.c --------------------------------------------------------------------- */
+
+/* x [rows, n_heads * d_head]: each head through a norm of its width. Row-wise. */
+void fwd__norm_heads(struct fwd_walk *w, unsigned layer, enum site_kind kind, unsigned n_heads,
+                     float *x);
 /* y = norm(x) of n rows with the site's or the task's gamma and beta. */
 void fwd__norm_rows(const struct fwd *f, const struct delta *d, site_id s, size_t n, const float *x,
                     float *y);
