@@ -1,4 +1,4 @@
-/* core/kern/kern_amx.c - products of tiles (AMX), over AVX-512's registers for what is behind
+/* core/kern/kern_avx512amx.c - products of tiles (AMX), over AVX-512's registers for what is behind
  * them. A tile is a register of 16 rows of 64 bytes; what its instructions compute stands in
  * Intel's Software Developer's Manual, volume 2, under their names.
  *
