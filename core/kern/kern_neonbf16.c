@@ -19,12 +19,13 @@ static inline vx16 v_x16(const uint16_t *p)
     return vcreate_bf16(v_word(p));
 }
 
+/* gcc 12 gives vbfmlaltq_lane_f32() any register for the element; the instruction knows the first
+ * sixteen, "x". */
 static inline vf v_dot_pairs(vf s, vi w, vx16 x)
 {
-    const bfloat16x8_t b = vreinterpretq_bf16_s32(w);
-
-    s = vbfmlaltq_lane_f32(s, b, x, 1);
-    return vbfmlalbq_lane_f32(s, b, x, 0);
+    __asm__("bfmlalt %0.4s, %1.8h, %2.h[1]" : "+w"(s) : "w"(w), "x"(x));
+    __asm__("bfmlalb %0.4s, %1.8h, %2.h[0]" : "+w"(s) : "w"(w), "x"(x));
+    return s;
 }
 
 #include "core/kern/kern_simd_bf16.inc"
