@@ -79,7 +79,7 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
         core_free(w);
         return core_err_nomem(err, t->name);
     }
-    w->narrow_max = kern_is_packed(w->panel.type) ? k->packed_max : k->narrow_max;
+    w->narrow_max = tensor_type_is_quantised(t->type) ? k->quant_max : k->narrow_max;
     *out = w;
     return 0;
 }

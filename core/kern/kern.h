@@ -215,9 +215,9 @@ struct kern_table {
     /* y = x w or y += x w over one panel; each element is one chain of fused
      * multiply-adds with k ascending, from 0, added to y at its end if !is_first. */
     void (*gemm)(const struct kern_gemm *g);
-    /* Up to so many rows gemm() is faster on a 16-bit or quantised panel itself, on one of
-     * packed values up to packed_max; for more, widen it first. */
-    size_t narrow_max, packed_max;
+    /* Up to so many rows gemm() is faster on a 16-bit panel itself, on a quantised one up to
+     * quant_max; for more, widen it first. */
+    size_t narrow_max, quant_max;
     /* The panel's values as f32: out[n_k][KERN_PANEL], 64-byte aligned. gemm() on the
      * result gives the same bits as gemm() on the panel itself. */
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);
