@@ -18,33 +18,53 @@ void pool_fit_init(struct pool_fit *f, unsigned n_max)
     *f = (struct pool_fit){.n = n_max, .n_max = n_max, .pause_ns = pause_min_ns};
 }
 
+enum { SOON = 3 }; /* guesses that do not wait longer and longer */
+
+static uint64_t bit_of(unsigned n_less)
+{
+    return 1ull << (n_less < 63 ? n_less : 63);
+}
+
 static void end_trial(struct pool_fit *f, double useful, uint64_t now_ns)
 {
-    const double factor = f->n < f->n_before ? fewer_pays : more_pays;
+    const bool was_fewer = f->n < f->n_before;
+    const double factor = was_fewer ? fewer_pays : more_pays;
 
     if (useful >= factor * f->useful_before) {
         f->pause_ns = pause_min_ns;
         f->n_failed = 0;
+        f->tried = 0;
     } else {
-        f->n_failed += f->n < f->n_before;
+        f->n_failed += was_fewer;
+        f->tried |= was_fewer ? bit_of(f->n_before - f->n) : 0;
         f->n = f->n_before;
-        f->pause_ns = f->pause_ns < pause_max_ns / 2 ? 2 * f->pause_ns : pause_max_ns;
+        if (!was_fewer || f->n_failed >= SOON)
+            f->pause_ns = f->pause_ns < pause_max_ns / 2 ? 2 * f->pause_ns : pause_max_ns;
     }
     f->n_before = 0;
     f->try_at = now_ns + f->pause_ns;
 }
 
-/* A shared core costs its worker about half its time. One worker on a shared core is as
- * bad as several, so what failed is tried with more workers less; and when one alone has failed,
- * from the first guess on again, which may have failed by chance. */
+static bool is_untried(const struct pool_fit *f, unsigned n_less)
+{
+    return n_less >= 1 && n_less < f->n && !(f->tried & bit_of(n_less));
+}
+
+/* A shared core costs its worker about half its time, in a long window. When all numbers have
+ * failed they begin again: some may have failed by chance. */
 static unsigned fewer(struct pool_fit *f, double lost)
 {
     const double n_less = 2.0 * lost + 0.5;
     const unsigned first = n_less < (double)f->n ? (unsigned)n_less : f->n - 1;
 
-    if (first + f->n_failed >= f->n)
-        f->n_failed = 0;
-    return f->n - first - f->n_failed;
+    for (unsigned d = 0; d < f->n; d++) {
+        if (is_untried(f, first + d)) /* one worker on a shared core is as bad as several */
+            return f->n - first - d;
+        if (first > d && is_untried(f, first - d))
+            return f->n - first + d;
+    }
+    f->tried = 0;
+    return f->n - first;
 }
 
 void pool_fit_window(struct pool_fit *f, double useful, double lost, uint64_t now_ns)

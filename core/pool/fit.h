@@ -8,8 +8,9 @@
  *   lost    time in which a worker could have run but another thread had its core
  *
  * If much is lost it tries fewer workers for one window and keeps them if clearly more
- * useful work was done; if little is lost it tries one more. A trial that failed is repeated
- * after a pause that doubles, so a wrong guess costs one window in fifty.
+ * useful work was done; if little is lost it tries one more. How many fewer is a guess from one
+ * window, so after a trial that failed the nearest number that was not tried comes next: the
+ * first three soon, then after a pause that doubles, so that trying costs one window in fifty.
  *
  * One owner (worker 0), no clock of its own, nothing to release. */
 #ifndef CORE_POOL_FIT_H
@@ -25,6 +26,7 @@ struct pool_fit {
     double useful_before; /* of the window before the trial */
     unsigned n_trials;
     unsigned n_failed; /* trials of fewer workers in a row that failed */
+    uint64_t tried;    /* bit k: k workers less were one of them, or 63 and more */
     uint64_t try_at;   /* no trial earlier */
     uint64_t pause_ns; /* from a failed trial to the next */
 };

@@ -91,6 +91,26 @@ START_TEST(a_trial_that_failed_by_chance_is_repeated)
 }
 END_TEST
 
+/* What is lost in one window is a bad measure: of two strangers it may show three, or one. */
+START_TEST(a_wrong_guess_is_followed_by_another)
+{
+    const struct machine half = {2, 0.25};
+    const double seen[] = {1.5, 0.5};
+
+    for (unsigned i = 0; i < 2; i++) {
+        struct pool_fit f;
+        uint64_t now = POOL_FIT_WINDOW_NS;
+
+        pool_fit_init(&f, N_CORES);
+        pool_fit_window(&f, useful_on(&half, N_CORES), seen[i], now);
+        ck_assert_uint_ne(f.n, 2);
+        windows(&f, &half, 4, 2, &now);
+        ck_assert_uint_eq(f.n, 2);
+        ck_assert_uint_ge(windows(&f, &half, 100, 2, &now), 90);
+    }
+}
+END_TEST
+
 START_TEST(workers_come_back_when_the_cores_are_free)
 {
     const struct machine half = {2, 0.25}, idle = {0, 0.0};
@@ -159,6 +179,7 @@ Suite *fit_suite(void)
     tcase_add_test(tc, an_idle_machine_keeps_all_workers);
     tcase_add_test(tc, workers_leave_the_cores_that_others_use);
     tcase_add_test(tc, a_trial_that_failed_by_chance_is_repeated);
+    tcase_add_test(tc, a_wrong_guess_is_followed_by_another);
     tcase_add_test(tc, workers_come_back_when_the_cores_are_free);
     tcase_add_test(tc, fewer_workers_are_not_kept_when_they_do_less);
     tcase_add_test(tc, one_worker_on_a_shared_core_still_looks_for_more);
