@@ -92,7 +92,7 @@ OTHER_ROWS = (
     Floor("tasks", "first answer of a task not in memory / the next", "first", "next", 1.3, at_least=False),
     Floor("streams", "p99 between tokens, long prompts beside / without, exact", "beside/exact", "alone/exact", 2, at_least=False),
     Floor("streams", "p99 between tokens, long prompts beside / without, int8", "beside/int8", "alone/int8", 2, at_least=False),
-    *(Floor("shapes", f"{shape}, f32: exact / PyTorch", f"{shape}/peftd", f"{shape}/torch", 2)
+    *(Floor("shapes", f"{shape}, f32: exact / PyTorch", f"{shape}/peftd", f"{shape}/torch", 2, f"{shape}/bound")
       for shape in ("roberta-base", "bart-large", "gpt2-medium")),
 )
 

@@ -1,4 +1,7 @@
-"""Files that the benchmarks make from the demo's models, in build/bench: weights of other types, folders, adapters."""
+"""Files that the benchmarks make from the demo's models, in build/bench: weights of other types, folders, adapters.
+
+And how much arithmetic an encoder's text is; gguf.py says it of decoders."""
+import json
 import subprocess
 
 from bench import adapters
@@ -35,3 +38,12 @@ def quantise(bench, source, path, kind):
 def folders(base, work, methods, prefix, rank=8):
     """An adapter folder for each entry of methods, each unlike the others."""
     return [adapters.make(base, m, work / f"{prefix}{i:04d}-{m}", i, rank) for i, m in enumerate(methods)]
+
+
+def flop_of_encoder(folder, n_tokens, is_class=False):
+    """Of one text; no pooler, no head, no deltas. A class needs the last layer's keys and values, but one row of the rest."""
+    c = json.loads((folder / "config.json").read_text())
+    d, ff, layers = c["hidden_size"], c["intermediate_size"], c["num_hidden_layers"]
+    row = 2 * (2 * d * d + 2 * d * ff) + 2 * 2 * n_tokens * d
+    last = 1 if is_class else n_tokens
+    return layers * n_tokens * 2 * 2 * d * d + ((layers - 1) * n_tokens + last) * row

@@ -1,6 +1,5 @@
 """MiniLM with sixteen tasks beside PEFT, OpenVINO and ONNX Runtime, and beside itself."""
 import contextlib
-import json
 import statistics
 import time
 
@@ -11,15 +10,6 @@ from bench.servers import Client, Peftd, post, texts_loop
 
 TITLE = "Encoder: MiniLM, 64 texts of 10 to 60 tokens, mean 33, 4 labels; one call over HTTP"
 N_TASKS, PRECISIONS, LONE_TOKENS, N_LONE = models.N_TASKS, ("exact", "bf16", "int8"), 34, 40
-
-
-def flop(folder, n_tokens, is_class=False):
-    """Of one text; no pooler, no head, no deltas. A class needs the last layer's keys and values, but one row of the rest."""
-    c = json.loads((folder / "config.json").read_text())
-    d, ff, layers = c["hidden_size"], c["intermediate_size"], c["num_hidden_layers"]
-    row = 2 * (2 * d * d + 2 * d * ff) + 2 * 2 * n_tokens * d
-    last = 1 if is_class else n_tokens
-    return layers * n_tokens * 2 * 2 * d * d + ((layers - 1) * n_tokens + last) * row
 
 
 def one_call(bench, server, batch, task_of):
@@ -93,13 +83,13 @@ def compare_logits(server, child, batch):
 def add_bounds(bench, results, batch):
     lengths = [t.count(" ") + 1 + texts.SPECIAL for t in batch]
     for name, what, is_class in (("each", "a class", True), ("base", "an embedding", False)):
-        per_text = statistics.mean(flop(bench.minilm, n, is_class) for n in lengths) * 1e-9
+        per_text = statistics.mean(models.flop_of_encoder(bench.minilm, n, is_class) for n in lengths) * 1e-9
         for precision in PRECISIONS:
             for kind, limit, how in (("bound", models.PEAK_OF, "at the peak"), ("form", models.FORM_OF, "in its form")):
                 results.derive(f"{name}/{precision}/{kind}", "machine", f"{precision}, {what}: what it could do {how}", "texts/s",
                                lambda peak, per_text=per_text: peak / per_text, f"limit/{limit[precision]}")
     results.derive("lone/exact/bound", "machine", "exact, a lone request: its arithmetic at the peak", "ms",
-                   lambda peak: flop(bench.minilm, LONE_TOKENS, True) / peak * 1e-6, "limit/f32")
+                   lambda peak: models.flop_of_encoder(bench.minilm, LONE_TOKENS, True) / peak * 1e-6, "limit/f32")
 
 
 def run(bench, work):

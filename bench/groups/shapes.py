@@ -2,9 +2,10 @@
 import contextlib
 import random
 import shutil
+import statistics
 import time
 
-from bench import texts
+from bench import models, texts
 from bench.measure import Case, Results
 from bench.peers import torch
 from bench.servers import Peftd, generate
@@ -36,9 +37,14 @@ def shape_group(bench, work, results, shape):
         child = children.enter_context(torch.Torch(bench, shape, folder, work))
         server = children.enter_context(Peftd(bench.peftd, folder, work, *bench.settings))
         results.add(bench.in_turn([
+            *(() if n_out else bench.limit_cases(f"limit/{shape}")),
             Case(f"{shape}/peftd", "peftd", f"{shape}, {what}", unit, ours(server, inputs, n_out)),
             Case(f"{shape}/torch", "PyTorch", f"{shape}, {what}", unit,
                  lambda: len(inputs) * max(1, n_out) / child.ask(inputs=inputs, n_out=n_out)["seconds"])], 2))
+    if not n_out:
+        per_text = statistics.mean(models.flop_of_encoder(folder, n) for n in lengths) * 1e-9
+        results.derive(f"{shape}/bound", "machine", f"{shape}, {what}: what it could do at the peak", unit,
+                       lambda peak: peak / per_text, f"limit/{shape}/f32")
     shutil.rmtree(folder)
 
 
