@@ -106,29 +106,42 @@ static inline void four_blocks(const float *x, const float *scale, const float *
     store_sums(_mm_loadu_ps(scale), q, out);
 }
 
-/* Four blocks at a time, as the reductions are four lanes then; all scales first, for they are
- * long chains of instructions. */
+enum { MANY_BLOCKS = 16 };
+
+/* n_blocks, a multiple of four and at most MANY_BLOCKS: four at a time, as the reductions are
+ * four lanes then; all scales first, for they are long chains of instructions. */
+static void many_blocks(size_t n_blocks, const float *x, struct kern_int8 *out)
+{
+    float scale[MANY_BLOCKS], inverse[MANY_BLOCKS];
+    bool is_finite = true;
+
+    for (size_t i = 0; i < n_blocks; i += 4)
+        is_finite &= four_scales(x + i * KERN_INT8_BLOCK, scale + i, inverse + i);
+    for (size_t i = 0; is_finite && i < n_blocks; i += 4)
+        four_blocks(x + i * KERN_INT8_BLOCK, scale + i, inverse + i, out + i);
+    if (!is_finite)
+        to_int8(n_blocks * KERN_INT8_BLOCK, x, out);
+}
+
 static void to_int8_fours(size_t n, const float *x, struct kern_int8 *out)
 {
-    enum { N_BLOCKS = 16 };
-    float scale[N_BLOCKS], inverse[N_BLOCKS];
+    float last[4 * KERN_INT8_BLOCK] = {0};
+    struct kern_int8 block[4];
 
     while (n >= 4 * KERN_INT8_BLOCK) {
         const size_t most = n / (4 * KERN_INT8_BLOCK) * 4,
-                     n_blocks = most < N_BLOCKS ? most : N_BLOCKS;
-        bool is_finite = true;
+                     n_blocks = most < MANY_BLOCKS ? most : MANY_BLOCKS;
 
-        for (size_t i = 0; i < n_blocks; i += 4)
-            is_finite &= four_scales(x + i * KERN_INT8_BLOCK, scale + i, inverse + i);
-        for (size_t i = 0; is_finite && i < n_blocks; i += 4)
-            four_blocks(x + i * KERN_INT8_BLOCK, scale + i, inverse + i, out + i);
-        if (!is_finite)
-            to_int8(n_blocks * KERN_INT8_BLOCK, x, out);
+        many_blocks(n_blocks, x, out);
         n -= n_blocks * KERN_INT8_BLOCK;
         x += n_blocks * KERN_INT8_BLOCK;
         out += n_blocks;
     }
-    to_int8(n, x, out);
+    if (n == 0)
+        return;
+    memcpy(last, x, n * sizeof(*x)); /* of 576 values two blocks: zeros make them four */
+    many_blocks(4, last, block);
+    memcpy(out, block, n / KERN_INT8_BLOCK * sizeof(*out));
 }
 
 void kern__gemm_int8_vnni(const struct kern_gemm *g)
