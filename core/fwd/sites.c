@@ -11,6 +11,7 @@ enum {
     ROW_CHUNK = 32,  /* rows of one down product */
     TILE_ROWS = 128, /* rows and outputs of one tile of the base product: the rows' */
     TILE_COLS = 128, /* inputs stay in the second cache, an epilogue is long enough */
+    SPARSE_ROWS = 8, /* rows of a sparse product at once */
     FEW_ROWS = 32,   /* with so few rows a tile is a panel, and adjacent ones are done together */
 };
 
@@ -277,20 +278,32 @@ struct tile {
     size_t c0, c1;
 };
 
-static void sparse(const struct delta_sparse *d, const struct tile *t, const float *x, size_t ldx,
-                   float *y, size_t ldy)
+/* y[r, o] += the values of output o times x[r], for n_rows rows, a constant: as many sums at once,
+ * and rows that the first cache holds while all outputs pass. */
+static inline void sparse_rows(const struct delta_sparse *d, const struct tile *t, unsigned n_rows,
+                               const float *x, size_t ldx, float *y, size_t ldy)
 {
     for (size_t o = t->c0; o < t->c1; o++) {
         const uint32_t p0 = d->row_ptr[o], p1 = d->row_ptr[o + 1];
+        float sum[SPARSE_ROWS] = {0};
 
-        for (uint32_t r = t->r0; p0 < p1 && r < t->r1; r++) {
-            float sum = 0.0f;
-
-            for (uint32_t p = p0; p < p1; p++)
-                sum += d->val[p] * x[r * ldx + d->col[p]];
-            y[r * ldy + o] += sum;
-        }
+        for (uint32_t p = p0; p < p1; p++)
+            for (unsigned r = 0; r < n_rows; r++)
+                sum[r] += d->val[p] * x[r * ldx + d->col[p]];
+        for (unsigned r = 0; p0 < p1 && r < n_rows; r++)
+            y[r * ldy + o] += sum[r];
     }
+}
+
+static void sparse(const struct delta_sparse *d, const struct tile *t, const float *x, size_t ldx,
+                   float *y, size_t ldy)
+{
+    uint32_t r = t->r0;
+
+    for (; r + SPARSE_ROWS <= t->r1; r += SPARSE_ROWS)
+        sparse_rows(d, t, SPARSE_ROWS, x + r * ldx, ldx, y + r * ldy, ldy);
+    for (; r < t->r1; r++)
+        sparse_rows(d, t, 1, x + r * ldx, ldx, y + r * ldy, ldy);
 }
 
 /* Outputs whose row of W the task replaces. */
