@@ -45,7 +45,7 @@ def wait_until_quiet(most=0.1, seconds=20):
 
 
 def limit_cases(program, threads, prefix):
-    """One case for each limit, PREFIX/f32 and so on; the first measures them all, in every round anew."""
+    """One case for each limit, PREFIX/f32 and so on; the first measures them all."""
     found = {}
 
     def measure():
@@ -54,5 +54,5 @@ def limit_cases(program, threads, prefix):
 
     def known(name):
         return lambda: found[name]
-    return [Case(f"{prefix}/{name}", "machine", f"{what}, {threads} threads", unit, measure if name == "f32" else known(name))
+    return [Case(f"{prefix}/{name}", "machine", f"{what}, {threads} threads", unit, measure if name == "f32" else known(name), is_limit=True)
             for name, (what, unit) in LIMITS.items()]

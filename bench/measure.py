@@ -2,7 +2,9 @@
 
 A case is a function that returns a figure: a rate, a time, a limit of the machine. In a round every case of a
 group runs once, peers between peftd's own, after one round to warm up; a figure is the median of the rounds, a
-ratio the median of the rounds' ratios. So what disturbs the machine disturbs both sides.
+ratio the median of the rounds' ratios. So what disturbs the machine disturbs both sides. A limit of the machine is taken
+several times in a round, between the other cases, and its figure is the mean: a host that gives and takes half of its
+cores within seconds gives a case of some seconds the mean, too.
 """
 import json
 import statistics
@@ -19,6 +21,7 @@ class Case:
     unit: str
     run: object = field(repr=False, default=None)
     values: list = field(default_factory=list)
+    is_limit: bool = False
 
     def __post_init__(self):
         if " " in self.name:
@@ -28,21 +31,40 @@ class Case:
         return statistics.median(self.values)
 
 
+LIMITS_EVERY = 3  # a round takes the limits before every third of its other cases, and at its end
+
+
+def show_progress(line):
+    if sys.stderr.isatty():
+        print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+
+
+def one_round(cases, before, show):
+    """The figure of each case, by its name."""
+    found = {c.name: [] for c in cases}
+    limits, others = [c for c in cases if c.is_limit], [c for c in cases if not c.is_limit]
+
+    def take(some):
+        for case in some:
+            show(case)
+            before()
+            found[case.name].append(case.run())
+    for i, case in enumerate(others):
+        take([*(limits if i % LIMITS_EVERY == 0 else ()), case])
+    take(limits)
+    return {name: statistics.mean(values) for name, values in found.items()}
+
+
 def in_turn(cases, n_rounds, seconds, before=lambda: None):
     """Runs them, each after before(). A slow machine leaves out all rounds but two after `seconds`."""
     end = time.monotonic() + seconds
     for k in range(n_rounds + 1):
         if k > 2 and time.monotonic() > end:
             break
-        for case in cases:
-            if sys.stderr.isatty():
-                print(f"\r\033[K  round {k} of {n_rounds}: {case.name}", end="\r", file=sys.stderr, flush=True)
-            before()
-            value = case.run()
-            if k:
-                case.values.append(value)
-    if sys.stderr.isatty():
-        print("\033[K", end="", file=sys.stderr, flush=True)
+        figures = one_round(cases, before, lambda case, k=k: show_progress(f"  round {k} of {n_rounds}: {case.name}"))
+        for case in cases if k else ():
+            case.values.append(figures[case.name])
+    show_progress("")
     return cases
 
 
