@@ -26,7 +26,8 @@ def post(client, path, body):
 
 class Wire:
     """A connection of peftd that stays open and sends requests that were made before. It reads of an answer what says that it is one
-    and where it ends: 16 clients that parse headers and JSON take a quarter of a core from the server beside them."""
+    and where it ends: 16 clients that parse headers and JSON take a quarter of a core from the server beside them,
+    and one that reads the vectors of 64 texts takes as long as a tenth of the server's time for them in int8."""
 
     def __init__(self, port, path, bodies):
         self.socket = socket.create_connection(("127.0.0.1", port), CALL_SECONDS)
@@ -38,20 +39,20 @@ class Wire:
     def ask(self, k):
         """Sends the k-th request of an endless round and returns the bytes of its answer's body."""
         self.socket.sendall(self.requests[k % len(self.requests)])
-        seen, n_all = b"", None
+        seen, n_all, end = bytearray(), None, -1
         while n_all is None or len(seen) < n_all:
-            more = self.socket.recv(1 << 16)
+            more = self.socket.recv(1 << 18)
             if not more:
                 raise RuntimeError("the connection ended within an answer")
             seen += more
-            end = seen.find(b"\r\n\r\n")
+            end = seen.find(b"\r\n\r\n") if n_all is None else end
             if n_all is None and end >= 0:
                 head = seen[:end].lower() + b"\r\n"
                 at = head.index(b"content-length:") + len(b"content-length:")
                 n_all = end + 4 + int(head[at:head.index(b"\r\n", at)])
         if not seen.startswith(b"HTTP/1.1 200 "):
             raise RuntimeError(f"{seen[:500]!r}")
-        return seen[end + 4:]
+        return bytes(seen[end + 4:])
 
 
 def closed_loop(port, path, bodies, n_each):

@@ -6,19 +6,19 @@ import time
 from bench import models, texts
 from bench.measure import Case, Results
 from bench.peers import onnx, peft
-from bench.servers import Client, Peftd, post, texts_loop
+from bench.servers import Peftd, Wire, texts_loop
 
 TITLE = "Encoder: MiniLM, 64 texts of 10 to 60 tokens, mean 33, 4 labels; one call over HTTP"
 N_TASKS, PRECISIONS, LONE_TOKENS, N_LONE = models.N_TASKS, ("exact", "bf16", "int8"), 34, 40
 
 
 def one_call(bench, server, batch, task_of):
-    body = {"requests": [{"task": task_of(i), "input": t} for i, t in enumerate(batch)]}
+    wire = Wire(server.port, server.path, [{"requests": [{"task": task_of(i), "input": t} for i, t in enumerate(batch)]}])
 
     def run():
         begin = time.perf_counter()
-        for _ in range(bench.calls):
-            server.infer(body)
+        for k in range(bench.calls):
+            wire.ask(k)
         return bench.calls * len(batch) / (time.perf_counter() - begin)
     return run
 
@@ -31,13 +31,13 @@ def clients(bench, server, batch):
 def lone(server):
     """The median time of a request that has the server for itself, milliseconds."""
     body = {"task": "lora0", "input": next(t for t in texts.encoder_texts() if t.count(" ") + 1 + texts.SPECIAL == LONE_TOKENS)}
-    client = Client(server.port)
+    wire = Wire(server.port, server.path, [body])
 
     def run():
         took = []
-        for _ in range(N_LONE):
+        for k in range(N_LONE):
             begin = time.perf_counter()
-            post(client, server.path, body)
+            wire.ask(k)
             took.append(1e3 * (time.perf_counter() - begin))
         return statistics.median(took)
     return run

@@ -8,7 +8,7 @@ import time
 from bench import models, texts
 from bench.measure import Case, Results
 from bench.peers import torch
-from bench.servers import Peftd, generate
+from bench.servers import Peftd, Wire, generate
 
 TITLE = "Real shapes, random weights, f32, no adapter: exact"
 # Tokens out (0: an embedding), the lengths of the inputs.
@@ -21,10 +21,11 @@ def ours(server, inputs, n_out):
     inputs = [{"tokens": tokens} for tokens in inputs]
     if n_out:
         return generate(server, [server.body(i, n_out) for i in inputs], n_out)
+    wire = Wire(server.port, server.path, [{"task": "base", "inputs": inputs}])
 
     def embed():
         begin = time.perf_counter()
-        server.infer({"task": "base", "inputs": inputs})
+        wire.ask(0)
         return len(inputs) / (time.perf_counter() - begin)
     return embed
 

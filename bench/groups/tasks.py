@@ -6,7 +6,7 @@ import time
 
 from bench import adapters, texts
 from bench.measure import Case, Results
-from bench.servers import Client, Peftd, post
+from bench.servers import Client, Peftd, Wire, post
 
 TITLE = "Many tasks: MiniLM exact, LoRA of rank 8 on all linears, {n_many} loaded"
 N_FEW, N_CALL, N_ONE_BY_ONE = 5, 200, 25
@@ -28,10 +28,11 @@ def load(server, work, names, rank=lambda i: 8):
 def call_rate(server, batch, next_task, n_calls):
     """Texts a second of calls with all of a batch; next_task() names each text's task."""
     def run():
-        bodies = [{"requests": [{"task": next_task(), "input": t} for t in batch]} for _ in range(n_calls)]
+        wire = Wire(server.port, server.path,
+                    [{"requests": [{"task": next_task(), "input": t} for t in batch]} for _ in range(n_calls)])
         begin = time.perf_counter()
-        for body in bodies:
-            server.infer(body)
+        for k in range(n_calls):
+            wire.ask(k)
         return n_calls * len(batch) / (time.perf_counter() - begin)
     return run
 
