@@ -111,7 +111,7 @@ void jw_int(struct json_writer *w, int64_t v)
     core_buf_printf(w->out, "%lld", (long long)v);
 }
 
-/* 10^e for -38 <= e <= 54; exact up to 10^22, then rounded once. */
+/* 10^e for 0 <= e <= 54; exact up to 10^22, then rounded once or twice. */
 static double power_of_ten(int e)
 {
     static const double exact[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
@@ -124,17 +124,24 @@ static double power_of_ten(int e)
     return p * exact[e];
 }
 
+/* Of v = f * 2^n with 1 <= f < 2. A float is never a subnormal double. */
+static int exponent_of(double v)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &v, sizeof(bits));
+    return (int)(bits >> 52 & 0x7ff) - 1023;
+}
+
 /* v = m * 10^(e - 8) with 10^8 <= m < 10^9. The product below is off by at most a
  * few units of 2^-53, that is 10^-6 of the ninth digit, while neighbouring floats
  * are at least six ninth digits apart: the digits always lead back to v. */
 static uint32_t nine_digits(double v, int *e)
 {
-    int exp2;
     double scaled;
     uint64_t m;
 
-    (void)frexp(v, &exp2);
-    *e = (int)floor((exp2 - 1) * 0.30102999566398120); /* log10(2); at most one too small */
+    *e = (int)floor(exponent_of(v) * 0.30102999566398120); /* log10(2); at most one too small */
     for (;; ++*e) {
         const int shift = 8 - *e;
 
@@ -145,61 +152,88 @@ static uint32_t nine_digits(double v, int *e)
     }
 }
 
+static void two_digits(uint32_t m, char *out)
+{
+    static const char pairs[] = "00010203040506070809101112131415161718192021222324"
+                                "25262728293031323334353637383940414243444546474849"
+                                "50515253545556575859606162636465666768697071727374"
+                                "75767778798081828384858687888990919293949596979899";
+
+    memcpy(out, pairs + (size_t)2 * m, 2);
+}
+
+enum { N_DIGITS = 9 };
+
+/* The digits of m; returns how many there are without zeros at the end, one at least. */
+static size_t write_digits(uint32_t m, char *digit)
+{
+    const uint32_t high = m / 10000, low = m % 10000;
+    size_t n = N_DIGITS;
+
+    digit[0] = (char)('0' + high / 10000);
+    two_digits(high / 100 % 100, digit + 1);
+    two_digits(high % 100, digit + 3);
+    two_digits(low / 100, digit + 5);
+    two_digits(low % 100, digit + 7);
+    while (n > 1 && digit[n - 1] == '0')
+        n--;
+    return n;
+}
+
+/* d.ddde-07 */
+static size_t with_exponent(const char *digit, size_t n_digits, int e, char *out)
+{
+    const size_t n_behind = n_digits > 1 ? n_digits - 1 : 1;
+
+    out[0] = digit[0];
+    out[1] = '.';
+    memcpy(out + 2, digit + 1, n_behind);
+    out[2 + n_behind] = 'e';
+    out[3 + n_behind] = e < 0 ? '-' : '+';
+    two_digits((uint32_t)(e < 0 ? -e : e), out + 4 + n_behind);
+    return 6 + n_behind;
+}
+
 size_t jw__format_float(float v, char *out)
 {
-    char digit[9];
-    int e, n_digits = 9;
-    size_t n = 0;
-    uint32_t m;
+    enum { E_MIN = -5, E_MAX = N_DIGITS - 1 }; /* otherwise with an exponent */
+    static const char zeros[] = {'0', '.', '0', '0', '0', '0'};
+    char digit[N_DIGITS];
+    size_t n = 0, n_digits, n_front;
+    int e;
 
     if (signbit(v)) {
         out[n++] = '-';
         v = -v;
     }
     if (v == 0) {
-        out[n++] = '0';
-        out[n++] = '.';
-        out[n++] = '0';
-        return n;
+        memcpy(out + n, zeros, 3);
+        return n + 3;
     }
-    m = nine_digits((double)v, &e);
-    for (int i = 8; i >= 0; i--, m /= 10)
-        digit[i] = (char)('0' + m % 10);
-    while (n_digits > 1 && digit[n_digits - 1] == '0')
-        n_digits--;
-    if (e < -5 || e > 8) { /* d.ddde-07 */
-        out[n++] = digit[0];
-        out[n++] = '.';
-        out[n++] = n_digits > 1 ? digit[1] : '0';
-        for (int i = 2; i < n_digits; i++)
-            out[n++] = digit[i];
-        out[n++] = 'e';
-        out[n++] = e < 0 ? '-' : '+';
-        e = e < 0 ? -e : e;
-        out[n++] = (char)('0' + e / 10);
-        out[n++] = (char)('0' + e % 10);
-        return n;
-    }
+    n_digits = write_digits(nine_digits((double)v, &e), digit);
+    if (e < E_MIN || e > E_MAX)
+        return n + with_exponent(digit, n_digits, e, out + n);
     if (e < 0) {
+        memcpy(out + n, zeros, sizeof(zeros));
+        n += (size_t)(1 - e); /* 0. and the zeros */
+        memcpy(out + n, digit, N_DIGITS);
+        return n + n_digits;
+    }
+    n_front = (size_t)e + 1;
+    memcpy(out + n, digit, N_DIGITS); /* those that are not counted are zeros */
+    n += n_front;
+    out[n++] = '.';
+    if (n_digits <= n_front) {
         out[n++] = '0';
-        out[n++] = '.';
-        for (int i = -1; i > e; i--)
-            out[n++] = '0';
+        return n;
     }
-    for (int i = 0; i < n_digits || i <= e; i++) {
-        out[n++] = i < n_digits ? digit[i] : '0';
-        if (i == e) {
-            out[n++] = '.';
-            if (n_digits <= e + 1)
-                out[n++] = '0';
-        }
-    }
-    return n;
+    memcpy(out + n, digit + n_front, n_digits - n_front);
+    return n + n_digits - n_front;
 }
 
 void jw_float(struct json_writer *w, float v)
 {
-    char text[24];
+    char text[JW_FLOAT_MAX];
 
     if (!isfinite(v)) {
         w->has_nan = true;
@@ -212,9 +246,24 @@ void jw_float(struct json_writer *w, float v)
 
 void jw_floats(struct json_writer *w, const float *v, size_t n)
 {
+    enum { AT_ONCE = 32 };
+    char text[AT_ONCE * (1 + JW_FLOAT_MAX)];
+    size_t i = 0;
+
     jw_array(w);
-    for (size_t i = 0; i < n; i++)
-        jw_float(w, v[i]);
+    while (i < n) {
+        size_t at = 0;
+
+        for (size_t k = 0; k < AT_ONCE && i < n && isfinite(v[i]); k++, i++) {
+            if (w->needs_comma)
+                text[at++] = ',';
+            w->needs_comma = true;
+            at += jw__format_float(v[i], text + at);
+        }
+        core_buf_add(w->out, text, at);
+        if (i < n && !isfinite(v[i]))
+            jw_float(w, v[i++]);
+    }
     jw_array_end(w);
 }
 

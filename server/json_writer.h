@@ -44,8 +44,9 @@ void jw_double(struct json_writer *w, double v);
 /* JSON text that is already there. */
 void jw_raw(struct json_writer *w, const char *json, size_t n);
 
-/* Writes v as jw_float does, at most 24 bytes without a final 0; returns the
- * count. v must be finite. */
+/* Writes v as jw_float does, without a final 0; returns the count. v must be finite. All of
+ * out[JW_FLOAT_MAX] may be written to. */
+enum { JW_FLOAT_MAX = 24 };
 size_t jw__format_float(float v, char *out);
 
 #endif

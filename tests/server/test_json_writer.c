@@ -126,6 +126,34 @@ START_TEST(what_is_not_finite_is_noticed)
 }
 END_TEST
 
+/* As many at once as a writer likes, and what is not finite between them. */
+START_TEST(floats_of_a_list_are_those_of_each)
+{
+    enum { N_MAX = 100 };
+    float v[N_MAX];
+
+    for (size_t i = 0; i < N_MAX; i++)
+        v[i] = i % 37 == 31 ? NAN : ldexpf(-1.2345678f, (int)i - 50);
+    for (size_t n = 0; n <= N_MAX; n++) {
+        struct core_buf all = {0}, each = {0};
+        struct json_writer w_all = {.out = &all}, w_each = {.out = &each};
+
+        jw_floats(&w_all, v, n);
+        jw_floats(&w_all, v, n);
+        for (int twice = 0; twice < 2; twice++) {
+            jw_array(&w_each);
+            for (size_t i = 0; i < n; i++)
+                jw_float(&w_each, v[i]);
+            jw_array_end(&w_each);
+        }
+        ck_assert_str_eq(all.p, each.p);
+        ck_assert_int_eq(w_all.has_nan, n > 31);
+        core_buf_release(&all);
+        core_buf_release(&each);
+    }
+}
+END_TEST
+
 Suite *json_writer_suite(void)
 {
     Suite *s = suite_create("json_writer");
@@ -135,6 +163,7 @@ Suite *json_writer_suite(void)
     tcase_add_loop_test(t, floats_have_nine_digits_at_most, 0, sizeof(forms) / sizeof(forms[0]));
     tcase_add_test(t, text_is_json_that_a_reader_understands);
     tcase_add_test(t, what_is_not_finite_is_noticed);
+    tcase_add_test(t, floats_of_a_list_are_those_of_each);
     suite_add_tcase(s, t);
     return s;
 }
