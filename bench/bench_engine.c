@@ -1,7 +1,7 @@
 /* bench/bench_engine.c - the engine without HTTP, text and store: what the kernels and
  * the step give. Streams of token ids, one adapter folder each (round robin).
  *
- *   bench_engine [-t THREADS] [-p exact|bf16|int8] [-k f32|f16|bf16] [-r RUNS]
+ *   bench_engine [-t THREADS] [-p exact|bf16|int8] [-k f32|f16|bf16] [-b ROWS] [-r RUNS]
  *                MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]
  *
  * Prints tokens/s out (decoder) or sequences/s (encoder) of three runs, and what part of the
@@ -128,9 +128,11 @@ static bool settings_read(struct settings *s, int argc, char **argv)
     int c;
 
     *s = (struct settings){.model.levels = kern_cpu_levels(), .n_runs = 3};
-    while ((c = getopt(argc, argv, "+t:p:k:r:")) != -1) {
+    while ((c = getopt(argc, argv, "+t:p:k:b:r:")) != -1) {
         if (c == 't')
             s->engine.n_threads = (unsigned)strtoul(optarg, NULL, 10);
+        else if (c == 'b')
+            s->engine.max_batch_tokens = (unsigned)strtoul(optarg, NULL, 10);
         else if (c == 'r')
             s->n_runs = (int)strtol(optarg, NULL, 10);
         else if (c == 'p' && word_of(optarg, precision) < 3)
@@ -167,7 +169,7 @@ int main(int argc, char **argv)
 
     if (!settings_read(&set, argc, argv)) {
         fprintf(stderr, "usage: bench_engine [-t THREADS] [-p exact|bf16|int8] [-k f32|f16|bf16] "
-                        "[-r RUNS] MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]\n");
+                        "[-b ROWS] [-r RUNS] MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]\n");
         return 2;
     }
     argv += optind;
