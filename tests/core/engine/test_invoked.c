@@ -56,7 +56,10 @@ static void open_all(const char *invocation, unsigned max_batch_tokens, size_t n
     for (unsigned i = 0; i < sizeof(wave) / sizeof(*wave); i++)
         wave[i] = (float)(i * 37 % 64) / 64.0f - 0.5f;
     n_done = 0;
-    fixture_model = open_base("llama-untied");
+    /* bits are promised of the vector levels */
+    ck_assert_int_eq(model_open(&fixture_model, "tests/golden/bases/llama-untied",
+                                &(struct model_options){.levels = kern_cpu_levels()}, &err),
+                     0);
     ck_assert_int_eq(delta_base(&base, fixture_model, &err), 0);
     task = compile_task(invocation);
     opt.kv_bytes = n_blocks * fwd_kv_block_bytes(fixture_model, TENSOR_F32);
