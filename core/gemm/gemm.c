@@ -18,7 +18,7 @@
 
 enum {
     K_UNIT = 32,               /* blocks of k begin at multiples: whole groups */
-    K_MAX = 224,               /* 28 KiB as f32: a first-level cache is 32 KiB or more */
+    K_MAX = 384,               /* 48 KiB as f32: tiles read it from the second-level cache */
     K_MAX_TYPED = 1024,        /* never widened: tiles read it from the second level */
     X_BLOCK_BYTES = 384 << 10, /* second-level caches are 512 KiB and more */
     ROWS_MIN = 64,             /* fewer would widen a panel too often */
@@ -234,7 +234,7 @@ size_t gemm_scratch_bytes(void)
     return (blas > packed ? blas : packed) * sizeof(float);
 }
 
-/* Blocks of nearly equal length: 576 is 3 x 192, not 2 x 224 + 128. */
+/* Blocks of nearly equal length: 576 is 2 x 288, not 384 + 192. */
 static size_t k_block(const struct gemm_weight *w)
 {
     const size_t n_in = w->n_k, most = w->precision == GEMM_EXACT ? K_MAX : K_MAX_TYPED;
