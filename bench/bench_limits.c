@@ -3,9 +3,10 @@
  *   bench_limits [N_THREADS]
  *
  * One line of JSON: multiply-adds in f32, in bf16 and in int8 (two operations each, in
- * units of 1e9 a second) with the widest instruction that the CPU has for them; the same in
+ * units of 1e9 a second) with the widest instruction that the CPU has for them, the same in
  * int8 where each 32 values have a scale ("int8_groups"); and bytes read from memory (GB/s).
- * A CPU without an instruction for bf16 multiplies it in f32, so its limit is that of f32.
+ * A CPU without an instruction for bf16 multiplies it in f32, so its limit is that of f32;
+ * with AVX2 alone a dot product of bytes takes four instructions.
  * Best of several runs: a limit is what was possible. */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,20 +20,28 @@
 enum { N_CHAINS = 12, N_TURNS = 1000000, N_RUNS = 8, THREADS_MAX = 256 };
 #define READ_BYTES ((size_t)96 << 20)
 
-/* N_CHAINS independent chains of one instruction, as many as a tile has; r is the kind of
- * register. */
+/* s += dot products of four bytes, the second factor's signs moved to the first: what 8 bits take
+ * without an instruction for all of it. s is register i. */
+#define SIGNED_DOT(op, r, i)                   \
+    "vpsignb %%ymm12, %%ymm13, %%ymm14\n\t"    \
+    "vpmaddubsw %%ymm14, %%ymm13, %%ymm14\n\t" \
+    "vpmaddwd %%ymm12, %%ymm14, %%ymm14\n\t"   \
+    "vpaddd %%ymm14, %%ymm" #i ", %%ymm" #i "\n\t"
+
+/* N_CHAINS independent chains of one instruction, or of that, as many as a tile has; r is the kind
+ * of register. */
 #define LINK(op, r, i) op " %%" r "12, %%" r "13, %%" r #i "\n\t"
-#define CHAINS(name, op, r)                                                                        \
-    static void name(void)                                                                         \
-    {                                                                                              \
-        __asm__ volatile("vzeroall" : : : CHANGED);                                                \
-        for (int i = 0; i < N_TURNS; i++)                                                          \
-            __asm__ volatile(LINK(op, r, 0) LINK(op, r, 1) LINK(op, r, 2) LINK(op, r, 3)           \
-                                 LINK(op, r, 4) LINK(op, r, 5) LINK(op, r, 6) LINK(op, r, 7)       \
-                                     LINK(op, r, 8) LINK(op, r, 9) LINK(op, r, 10) LINK(op, r, 11) \
-                             :                                                                     \
-                             :                                                                     \
-                             : CHANGED);                                                           \
+#define CHAINS(name, L, op, r)                                                               \
+    static void name(void)                                                                   \
+    {                                                                                        \
+        __asm__ volatile("vzeroall" : : : CHANGED);                                          \
+        for (int i = 0; i < N_TURNS; i++)                                                    \
+            __asm__ volatile(L(op, r, 0) L(op, r, 1) L(op, r, 2) L(op, r, 3) L(op, r, 4)     \
+                                 L(op, r, 5) L(op, r, 6) L(op, r, 7) L(op, r, 8) L(op, r, 9) \
+                                     L(op, r, 10) L(op, r, 11)                               \
+                             :                                                               \
+                             :                                                               \
+                             : CHANGED);                                                     \
     }
 
 /* The same with f32 scales, one for each 32 values of x and of w: what this form of weights
@@ -42,7 +51,6 @@ enum { N_CHAINS = 12, N_TURNS = 1000000, N_RUNS = 8, THREADS_MAX = 256 };
  * registers hold. */
 enum { N_SUMS = 6, N_DOTS = 8 };
 #define CLEAR(r, i) "vpxor %%xmm" #i ", %%xmm" #i ", %%xmm" #i "\n\t"
-#define DOT(op, r, i) op " %%" r "12, %%" r "13, %%" r #i "\n\t"
 #define ADD(r, i, sum)                           \
     "vcvtdq2ps %%" r #i ", %%" r #i "\n\t"       \
     "vmulps %%" r "12, %%" r "13, %%" r "14\n\t" \
@@ -50,18 +58,18 @@ enum { N_SUMS = 6, N_DOTS = 8 };
 #define EACH_SUM(F, ...) \
     F(__VA_ARGS__, 0)    \
     F(__VA_ARGS__, 1) F(__VA_ARGS__, 2) F(__VA_ARGS__, 3) F(__VA_ARGS__, 4) F(__VA_ARGS__, 5)
-#define TWO_DOTS(op, r) EACH_SUM(DOT, op, r) EACH_SUM(DOT, op, r)
-#define GROUPS(name, op, r)                                                                     \
-    static void name(void)                                                                      \
-    {                                                                                           \
-        __asm__ volatile("vzeroall" : : : CHANGED);                                             \
-        for (int i = 0; i < N_TURNS / N_DOTS; i++)                                              \
-            __asm__ volatile(EACH_SUM(CLEAR, r) TWO_DOTS(op, r) TWO_DOTS(op, r) TWO_DOTS(op, r) \
-                                 TWO_DOTS(op, r) ADD(r, 0, 6) ADD(r, 1, 7) ADD(r, 2, 8)         \
-                                     ADD(r, 3, 9) ADD(r, 4, 10) ADD(r, 5, 11)                   \
-                             :                                                                  \
-                             :                                                                  \
-                             : CHANGED);                                                        \
+#define TWO_DOTS(L, op, r) EACH_SUM(L, op, r) EACH_SUM(L, op, r)
+#define GROUPS(name, L, op, r)                                                                   \
+    static void name(void)                                                                       \
+    {                                                                                            \
+        __asm__ volatile("vzeroall" : : : CHANGED);                                              \
+        for (int i = 0; i < N_TURNS / N_DOTS; i++)                                               \
+            __asm__ volatile(EACH_SUM(CLEAR, r) TWO_DOTS(L, op, r) TWO_DOTS(L, op, r)            \
+                                 TWO_DOTS(L, op, r) TWO_DOTS(L, op, r) ADD(r, 0, 6) ADD(r, 1, 7) \
+                                     ADD(r, 2, 8) ADD(r, 3, 9) ADD(r, 4, 10) ADD(r, 5, 11)       \
+                             :                                                                   \
+                             :                                                                   \
+                             : CHANGED);                                                         \
     }
 #define CHANGED                                                                              \
     "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
@@ -73,25 +81,31 @@ struct peak {
         unsigned needs; /* a level of kern.h */
         void (*run)(void);
         unsigned n_ops; /* of one turn */
-    } way[3];           /* the best first; the last has no function */
+    } way[4];           /* the best first; the last has no function */
 };
 
 #if defined(__x86_64__)
-CHAINS(f32_avx2, "vfmadd231ps", "ymm")
-CHAINS(f32_avx512, "vfmadd231ps", "zmm")
-CHAINS(bf16_avx512, "vdpbf16ps", "zmm")
-CHAINS(int8_avx512, "vpdpbusd", "zmm")
-CHAINS(int8_avxvnni, "%{vex%} vpdpbusd", "ymm")
-GROUPS(groups_avx512, "vpdpbusd", "zmm")
-GROUPS(groups_avxvnni, "%{vex%} vpdpbusd", "ymm")
+CHAINS(f32_avx2, LINK, "vfmadd231ps", "ymm")
+CHAINS(f32_avx512, LINK, "vfmadd231ps", "zmm")
+CHAINS(bf16_avx512, LINK, "vdpbf16ps", "zmm")
+CHAINS(int8_avx512, LINK, "vpdpbusd", "zmm")
+CHAINS(int8_avx2, SIGNED_DOT, "", "ymm")
+CHAINS(int8_avxvnni, LINK, "%{vex%} vpdpbusd", "ymm")
+GROUPS(groups_avx512, LINK, "vpdpbusd", "zmm")
+GROUPS(groups_avx2, SIGNED_DOT, "", "ymm")
+GROUPS(groups_avxvnni, LINK, "%{vex%} vpdpbusd", "ymm")
 
 static const struct peak peaks[] = {
     {"f32", {{KERN_AVX512, f32_avx512, N_CHAINS * 32}, {KERN_AVX2, f32_avx2, N_CHAINS * 16}}},
     {"bf16", {{KERN_BF16, bf16_avx512, N_CHAINS * 64}}},
     {"int8",
-     {{KERN_VNNI, int8_avx512, N_CHAINS * 128}, {KERN_AVXVNNI, int8_avxvnni, N_CHAINS * 64}}},
+     {{KERN_VNNI, int8_avx512, N_CHAINS * 128},
+      {KERN_AVXVNNI, int8_avxvnni, N_CHAINS * 64},
+      {KERN_AVX2, int8_avx2, N_CHAINS * 64}}},
     {"int8_groups",
-     {{KERN_VNNI, groups_avx512, N_SUMS * 128}, {KERN_AVXVNNI, groups_avxvnni, N_SUMS * 64}}},
+     {{KERN_VNNI, groups_avx512, N_SUMS * 128},
+      {KERN_AVXVNNI, groups_avxvnni, N_SUMS * 64},
+      {KERN_AVX2, groups_avx2, N_SUMS * 64}}},
 };
 #else
 typedef float quad __attribute__((vector_size(16)));
@@ -180,7 +194,7 @@ static double measure_peak(struct crew *c, const struct peak *p)
 {
     const unsigned levels = kern_cpu_levels();
 
-    for (int w = 0; w < 3 && p->way[w].run; w++) {
+    for (int w = 0; w < 4 && p->way[w].run; w++) {
         if ((levels & p->way[w].needs) != p->way[w].needs)
             continue;
         c->run = p->way[w].run;

@@ -155,11 +155,14 @@ INLINE void load_group(enum int8_form f, struct records *rec)
     }
     UNROLL
     for (size_t e = 0; e < KERN_INT8_BLOCK / 8; e++) {
-        vi even[N_VECS], odd[N_VECS];
+        struct eight b;
+        vi w[N_VECS];
 
-        eight_bytes(form_type(f), 1, e, rec, even, odd);
-        _mm512_store_si512(bytes[2 * e], even[0]);
-        _mm512_store_si512(bytes[2 * e + 1], odd[0]);
+        eight_load(form_type(f), 1, e, rec, &b);
+        for (unsigned half = 0; half < 2; half++) {
+            half_bytes(form_type(f), 1, half, &b, rec, w);
+            _mm512_store_si512(bytes[2 * e + half], w[0]);
+        }
     }
     written(bytes);
     _tile_loadd(2, bytes, TILE_BYTES);

@@ -6,7 +6,7 @@
 
 /* 6 x 2 integer sums, 6 x 2 sums, 2 x 2 weights and 2 of x: 30 of 32 registers */
 enum { INT8_ROWS = 6, INT8_VECS = 2, DOT_OFFSET = 128 };
-#define UNROLL_GROUP UNROLL
+#define UNROLLS(form, n_rows) true
 
 static inline vi v_dot(vi s, vi w, vi x)
 {

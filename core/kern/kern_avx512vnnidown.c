@@ -12,6 +12,11 @@ static inline vi v_dot(vi s, vi w, vi x)
     return _mm256_dpbusd_epi32(s, w, x);
 }
 
+static inline vi v_dot_small(vi s, vi w, vi x)
+{
+    return v_dot(s, w, x);
+}
+
 #include "core/kern/kern_simd_downint8.inc"
 
 void kern__fill_avx512vnnidown(struct kern_table *t)

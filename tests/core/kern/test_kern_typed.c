@@ -349,6 +349,56 @@ START_TEST(every_level_gives_the_bits_of_its_definition_at_every_size)
 }
 END_TEST
 
+/* All integers of the panel's records made of this byte. */
+static void fill_integers(const struct kern_panel *p, size_t n_k, uint8_t byte, void *w)
+{
+    const size_t n_scales = p->has_min ? 2 : 1;
+    const size_t size = p->scale == KERN_SCALE_K ? 1 : p->scale == KERN_SCALE_F16 ? 2 : 4;
+    const size_t scales = n_scales * KERN_PANEL * size;
+
+    for (size_t k = 0; k < n_k; k += p->group) {
+        uint8_t *rec = (uint8_t *)w + kern_panel_bytes(p, k);
+
+        rec += k % KERN_SUPER == 0 ? kern_super_bytes(p) : 0;
+        memset(rec + scales, byte, kern_record_bytes(p) - scales);
+    }
+}
+
+/* Levels may sum in lanes of 16 bits: the largest values of both factors, and the least. */
+START_TEST(sums_of_the_largest_integers_are_exact_at_every_level)
+{
+    enum { N_ROWS = 5, N_K = 96 };
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+    struct product q = product_new(&forms[_i], N_ROWS, N_K, KERN_PANEL, 0);
+    struct kern_int8 x[N_ROWS * N_K / KERN_INT8_BLOCK];
+    float want[N_ROWS * KERN_PANEL], y[N_ROWS * KERN_PANEL];
+
+    q.g.is_first = true;
+    q.g.x_int8 = x;
+    q.g.ldx = N_K / KERN_INT8_BLOCK;
+    for (int c = 0; c < 4 && !is_bf16(&forms[_i]); c++) {
+        const int v = c % 2 ? -127 : 127;
+
+        fill_integers(&forms[_i], N_K, c / 2 ? 0xff : 0, q.w.p);
+        for (size_t i = 0; i < sizeof(x) / sizeof(x[0]); i++) {
+            x[i] = (struct kern_int8){.scale = 1.0f,
+                                      .scaled_sum = (float)(32 * v),
+                                      .offset = -128 * 32 * v,
+                                      .sum = {(int16_t)(16 * v), (int16_t)(16 * v)}};
+            memset(x[i].q, v, sizeof(x[i].q));
+        }
+        for (unsigned l = 1; l < n_levels; l++) {
+            run_definition(&t[l], q.g, want);
+            run(&t[l], q.g, y);
+            REQUIRE(same_bits(want, y, N_ROWS * KERN_PANEL), "%s form %d case %d", t[l].name, _i,
+                    c);
+        }
+    }
+    product_free(&q);
+}
+END_TEST
+
 START_TEST(a_row_has_the_same_bits_in_every_batch)
 {
     struct kern_table t[N_TYPED_LEVELS];
@@ -421,6 +471,7 @@ Suite *kern_typed_suite(void)
     tcase_add_test(tc, a_block_becomes_the_same_among_others);
     tcase_add_loop_test(tc, portable_products_are_those_of_the_values, 0, N_FORMS);
     tcase_add_loop_test(tc, every_level_gives_the_bits_of_its_definition_at_every_size, 0, N_FORMS);
+    tcase_add_loop_test(tc, sums_of_the_largest_integers_are_exact_at_every_level, 0, N_FORMS);
     tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch, 0, N_FORMS);
     tcase_add_test(tc, subnormal_sums_are_zero_at_every_level_and_the_mode_is_restored);
     suite_add_tcase(s, tc);
