@@ -11,7 +11,7 @@
 
 /* Typed x. */
 enum { INT8_ROWS = 4, INT8_VECS = 2, DOT_OFFSET = 0 };
-enum { BF16_ROWS = 3, BF16_VECS = 4, DOWN_ROWS = 8, DOWN8_ROWS = 4 };
+enum { BF16_ROWS = 2, BF16_VECS = 4, DOWN_ROWS = 8, DOWN8_ROWS = 4 };
 
 /* Two products with bytes of 0 to 128 fit in 16 bits, but no third: a step to 32 bits follows.
  * Sums of products with values of four bits fit there for 32 k (8 * 2 * 15 * 127 is 30,480), of
@@ -63,16 +63,21 @@ static inline vi dots_end(const vdots *d, int32_t offset)
     return _mm256_add_epi32(d->wide, _mm256_set1_epi32(offset));
 }
 
-/* s + the products of two bf16 values, the odd one first. Subnormals are 0 by the mode
- * that the caller sets. */
+/* The second or the first of two bf16 values of each lane. Subnormals are 0 by the mode that
+ * the caller sets. */
+#define HAS_HALF_PAIRS
+static inline vf v_half(vi pairs, bool is_odd)
+{
+    const vi odd = _mm256_and_si256(pairs, _mm256_set1_epi32((int)0xffff0000));
+
+    return _mm256_castsi256_ps(is_odd ? odd : _mm256_slli_epi32(pairs, 16));
+}
+
+/* s + the products of two values, the odd one first. */
 static inline vf v_dot_pairs(vf s, vi w, vi x)
 {
-    const vi high = _mm256_set1_epi32((int)0xffff0000);
-
-    s = v_fma(_mm256_castsi256_ps(_mm256_and_si256(w, high)),
-              _mm256_castsi256_ps(_mm256_and_si256(x, high)), s);
-    return v_fma(_mm256_castsi256_ps(_mm256_slli_epi32(w, 16)),
-                 _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)), s);
+    s = v_fma(v_half(w, true), v_half(x, true), s);
+    return v_fma(v_half(w, false), v_half(x, false), s);
 }
 
 #include "core/kern/kern_simd_rows.inc"
