@@ -309,62 +309,105 @@ static void give_tokens(struct srv_request *r, struct infer_item *it)
     it->n_tokens_taken = 0;
 }
 
-/* Submits an item's jobs, all or none. */
-static int submit_jobs(struct srv_request *r, struct infer_item *it, struct core_err *err)
+/* Returns how many jobs the item has. list: where they go; NULL: they are counted only. */
+static size_t list_jobs(const struct infer_item *it, struct engine_job **list)
 {
-    struct infer *in = r->state;
-    struct engine_job **list;
-    size_t n = 0, k = 0;
-    int rc;
+    size_t n = 0;
 
     for (size_t i = 0; i < it->n_specs; i++)
-        n += it->call[i].n_jobs;
-    list = arena_alloc(&r->arena, n, sizeof(void *));
-    if (!list)
-        return core_err_nomem(err, "request");
-    for (size_t i = 0; i < it->n_specs; i++)
-        for (size_t j = 0; j < it->call[i].n_jobs; j++)
-            list[k++] = it->call[i].job[j].job;
-    rc = take_tokens(r, it, err);
-    if (rc < 0)
-        return rc;
+        for (size_t k = 0; k < it->call[i].n_jobs; k++, n++)
+            if (list)
+                list[n] = it->call[i].job[k].job;
+    return n;
+}
+
+/* All or none. */
+static int submit_jobs(struct srv_request *r, struct engine_job *const *list, size_t n,
+                       struct core_err *err)
+{
+    struct infer *in = r->state;
+    int rc;
+
     /* Before the engine has them: `done` may come before engine_submit() returns. */
     core_lock(&r->sync.lock);
     in->n_pending += n;
     core_unlock(&r->sync.lock);
-    for (k = 0; k < n; k++)
+    for (size_t k = 0; k < n; k++)
         srv_request_ref(r);
     rc = engine_submit(r->srv->engine, list, n, err);
-    if (rc < 0) {
-        core_lock(&r->sync.lock);
-        in->n_pending -= n;
-        core_unlock(&r->sync.lock);
-        for (k = 0; k < n; k++)
-            srv_request_unref(r);
+    if (rc == 0)
+        return 0;
+    core_lock(&r->sync.lock);
+    in->n_pending -= n;
+    core_unlock(&r->sync.lock);
+    for (size_t k = 0; k < n; k++)
+        srv_request_unref(r);
+    return rc;
+}
+
+/* Ends an item whose jobs were submitted, or, if why says so, were not. */
+static void settle(struct srv_request *r, struct infer_item *it, const struct core_err *why)
+{
+    if (why->code) {
         if (it->n_tokens_taken)
             gate_give_tokens(r, it->n_tokens_taken, it->taken_ns);
         it->n_tokens_taken = 0;
-        return rc;
+        infer_fail_at(it, 0, why, &it->err);
+        return;
     }
     for (size_t i = 0; i < it->n_specs; i++) {
         it->call[i].is_running = true;
         metrics_running(r->srv->metrics, it->call[i].metrics, 1);
     }
-    return 0;
+}
+
+/* All items at once, so that the first do not have a step to themselves for which the others wait;
+ * if they cannot go so, each item by itself. */
+static void submit_items(struct srv_request *r, struct infer *in, struct engine_job **list)
+{
+    struct core_err why = {0};
+    bool is_whole;
+    size_t n = 0;
+
+    for (size_t i = 0; i < in->n_items; i++)
+        if (!in->item[i].err.code)
+            n += list_jobs(&in->item[i], list + n);
+    is_whole = submit_jobs(r, list, n, &why) == 0;
+    for (size_t i = 0; i < in->n_items; i++) {
+        struct infer_item *it = &in->item[i];
+
+        if (it->err.code)
+            continue;
+        why = (struct core_err){0};
+        n = list_jobs(it, list);
+        if (!is_whole)
+            submit_jobs(r, list, n, &why);
+        settle(r, it, &why);
+    }
 }
 
 void infer_submit(struct srv_request *r, struct infer *in)
 {
+    struct engine_job **list;
+    struct core_err why = {0};
     bool is_stopped;
+    size_t n = 0;
 
     for (size_t i = 0; i < in->n_items; i++) {
         struct infer_item *it = &in->item[i];
 
-        struct core_err why = {0};
-
-        if (!it->err.code && submit_jobs(r, it, &why) < 0)
+        if (!it->err.code && take_tokens(r, it, &why) < 0)
             infer_fail_at(it, 0, &why, &it->err);
+        n += it->err.code ? 0 : list_jobs(it, NULL);
     }
+    list = arena_alloc(&r->arena, n, sizeof(struct engine_job *));
+    if (list)
+        submit_items(r, in, list);
+    for (size_t i = 0; !list && i < in->n_items; i++)
+        if (!in->item[i].err.code) {
+            core_err_nomem(&why, "request");
+            settle(r, &in->item[i], &why);
+        }
     core_lock(&r->sync.lock);
     r->sync.on_stop = infer_cancel;
     is_stopped = r->sync.stop_code != 0;

@@ -294,8 +294,15 @@ class Limits(unittest.TestCase):
             a = s.infer({"task": "base", "inputs": ["x"] * 2})
             self.assertEqual(a.error[:2], (429, "overloaded"))
             self.assertEqual(a.headers["Retry-After"], "1")
+            one = {"task": "base", "input": "x", "parameters": {"max_tokens": 1}}
+            each = s.connect()  # there is room for one element of two
+            each.request("POST", "/v1/infer", json.dumps({"requests": [one] * 2}))
+            s.wait_until(lambda: s.metrics()["vllm:num_requests_waiting"] == 4)
             for connection in busy:
                 connection.close()
+            first, second = json.loads(each.getresponse().read())["responses"]
+            self.assertIn("output", first)
+            self.assertEqual(second["error"]["code"], "overloaded")
             s.wait_until(lambda: s.metrics()["vllm:num_requests_running"] == 0)
             self.assertEqual(s.infer({"task": "base", "inputs": ["x"] * 4,
                                       "parameters": {"max_tokens": 1}}).status, 200)
