@@ -102,6 +102,12 @@ int fwd_reserve(struct fwd *f, const struct delta *d, struct core_err *err);
  * most what was asked for. */
 enum { FWD_FANS_MAX = 8 };
 void fwd_run(struct fwd *f);
+/* Of a model whose inputs go whole, and which workers compute one by one: how many of the first
+ * inputs, of n_rows[0 .. n - 1] rows, a step should have so that all workers end at about the same
+ * time; n if it makes no difference, and so many that they have `least` rows. Between steps. */
+uint32_t fwd_even(struct fwd *f, const uint32_t *n_rows, uint32_t n, uint32_t least);
+/* What a row has taken in the last steps, smoothed, nanoseconds; 0 before the first. */
+uint64_t fwd_ns_a_row(const struct fwd *f);
 
 /* Of all layers of the causal stack. */
 size_t fwd_kv_block_bytes(const struct model *m, enum tensor_type type);

@@ -249,7 +249,7 @@ int fwd_reserve(struct fwd *f, const struct delta *d, struct core_err *err)
         rc = grow_products(f, d->n_lowrank_max, err);
     if (rc == 0 && width > f->head_width_max)
         rc = grow_head(f, width, err);
-    return rc;
+    return rc ? rc : fwd__lots_reserve(f, d, err);
 }
 
 static int alloc_workers(struct fwd *f, struct core_err *err)
@@ -277,8 +277,8 @@ static int alloc_workers(struct fwd *f, struct core_err *err)
     return rc ? rc : grow_head(f, f->c->d_model, err);
 }
 
-int fwd_new(struct fwd **out, const struct model *m, struct pool *pool,
-            const struct fwd_options *opt, struct core_err *err)
+int fwd__new(struct fwd **out, const struct model *m, struct pool *pool,
+             const struct fwd_options *opt, const struct fwd *parent, struct core_err *err)
 {
     struct fwd *f = core_calloc(1, sizeof(*f));
     int rc;
@@ -289,6 +289,7 @@ int fwd_new(struct fwd **out, const struct model *m, struct pool *pool,
     f->c = model_config(m);
     f->k = model_kern(m);
     f->pool = pool;
+    f->parent = parent;
     f->opt = *opt;
     if (f->c->relative.span) /* a view of distances has up to twice the step's rows */
         f->opt.max_rows *= 2;
@@ -302,12 +303,19 @@ int fwd_new(struct fwd **out, const struct model *m, struct pool *pool,
     rc = rc ? rc : alloc_copies(f, err);
     rc = rc ? rc : fwd__rel_open(f, err);
     rc = rc ? rc : fwd__ahead_open(f, err);
+    rc = rc ? rc : fwd__lots_open(f, opt->max_rows, err);
     if (rc == 0) {
         *out = f;
         f = NULL;
     }
     fwd_free(&f);
     return rc;
+}
+
+int fwd_new(struct fwd **out, const struct model *m, struct pool *pool,
+            const struct fwd_options *opt, struct core_err *err)
+{
+    return fwd__new(out, m, pool, opt, NULL, err);
 }
 
 static void free_rows(struct fwd *f)
@@ -330,6 +338,7 @@ void fwd_free(struct fwd **fp)
     if (!f)
         return;
     free_rows(f);
+    fwd__lots_close(f);
     fwd__rel_close(f);
     fwd__copies_close(f);
     fwd__ahead_close(f);
@@ -418,11 +427,19 @@ static uint64_t patience_ns(const struct fwd *f)
 
 void fwd_run(struct fwd *f)
 {
+    const bool has_lots = fwd__lots_plan(f);
     uint64_t begin, ns;
 
-    fwd__plan(f);
+    if (!has_lots)
+        fwd__plan(f);
     begin = core_now_ns();
-    pool_run_in_time(f->pool, pool_fit(f->pool), patience_ns(f), run_worker, f);
+    pool_run_in_time(f->pool, pool_fit(f->pool), patience_ns(f),
+                     has_lots ? fwd__lots_run : run_worker, f);
     ns = (core_now_ns() - begin) / (f->batch.n_rows ? f->batch.n_rows : 1);
     f->ns_a_row = (7 * f->ns_a_row + ns) / 8;
+}
+
+uint64_t fwd_ns_a_row(const struct fwd *f)
+{
+    return f->ns_a_row;
 }

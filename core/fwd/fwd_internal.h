@@ -1,5 +1,5 @@
-/* core/fwd/fwd_internal.h - the state of a forward pass, shared by fwd.c, plan.c,
- * sites.c, embed.c, rows.c, attn.c and head.c. See fwd.h for the two kinds of sharing. */
+/* core/fwd/fwd_internal.h - the state of a forward pass, shared by the files of this folder. See
+ * fwd.h for the two kinds of sharing. */
 #ifndef CORE_FWD_FWD_INTERNAL_H
 #define CORE_FWD_FWD_INTERNAL_H
 
@@ -98,6 +98,13 @@ struct fwd_ahead {
     size_t at_byte, n_asked; /* of ask[range]; in all */
 };
 
+/* lots.c: which worker computes which sequences of the batch by itself. NULL: never. */
+struct fwd_lots {
+    uint32_t *n_rows, *order, *lot_of; /* [max_seqs]: rows of a sequence; the longest first;
+                                        * where it is */
+    uint32_t *rows, n;                 /* [n]: rows of a lot */
+};
+
 /* What one worker alone uses. The plan of a group of linears is the same in every
  * worker; each makes its own, which costs less than a barrier. */
 struct fwd_worker {
@@ -117,6 +124,8 @@ struct fwd_worker {
     struct fwd_run *run; /* [FWD_GROUP_MAX * max_seqs], by linear */
     struct fwd_ahead ahead;
     size_t n_runs;
+    struct pool *alone; /* lots.c: a pool of this worker, */
+    struct fwd *own;    /* and the pass that it takes lots through */
 };
 
 /* Keys and queries of relative distances: rows of tables [rows, heads * d_head]. Tasks
@@ -193,6 +202,8 @@ struct fwd {
 
     struct fwd_worker *worker;
     unsigned n_workers, n_stops_max;
+    const struct fwd *parent; /* of a worker's own pass; its tables are used, too. Else NULL */
+    struct fwd_lots lots;
 
     /* what fwd_reserve() has made room for */
     size_t rank_max, head_width_max;
@@ -235,6 +246,24 @@ void fwd__plan(struct fwd *f);
 /* The rows of a sequence whose final values its head reads in this step: *n from *first, and
  * among them virtual tokens that stand behind the input's first. */
 void fwd__due(const struct fwd_seq *s, uint32_t *first, uint32_t *n);
+
+/* ---- fwd.c ---------------------------------------------------------------------- */
+
+/* fwd_new(); with a parent, a pass of one of its workers, which uses the parent's tables. */
+int fwd__new(struct fwd **out, const struct model *m, struct pool *pool,
+             const struct fwd_options *opt, const struct fwd *parent, struct core_err *err);
+
+/* ---- lots.c --------------------------------------------------------------------- */
+
+/* Passes of at most max_rows rows for the workers, where a model's steps may be cut into lots. */
+int fwd__lots_open(struct fwd *f, unsigned max_rows, struct core_err *err);
+void fwd__lots_close(struct fwd *f);
+int fwd__lots_reserve(struct fwd *f, const struct delta *d, struct core_err *err);
+/* Cuts the batch into lots; false if its rows are better computed by all together (engine
+ * thread). */
+bool fwd__lots_plan(struct fwd *f);
+/* A worker's part of a step that was cut so. arg: the fwd. */
+void fwd__lots_run(void *arg, unsigned worker);
 
 /* ---- sites.c -------------------------------------------------------------------- */
 

@@ -257,7 +257,7 @@ static int alloc(struct fwd *f, struct core_err *err)
             return core_err_nomem(err, "relative positions");
         r->x[side] = floats(f->opt.max_rows, f->c->d_model, &rc, err);
         r->y[side] = floats(f->opt.max_rows, width(f), &rc, err);
-        r->base[side] = floats(n_all, width(f), &rc, err);
+        r->base[side] = f->parent ? f->parent->rel.base[side] : floats(n_all, width(f), &rc, err);
     }
     for (unsigned w = 0; w < f->n_workers; w++)
         f->worker[w].rel = floats(1, SCRATCH, &rc, err);
@@ -314,7 +314,7 @@ int fwd__rel_open(struct fwd *f, struct core_err *err)
     r->first = row_of(f, 1 - n);
     r->n_rows = row_of(f, n - 1) - r->first + 1;
     rc = alloc(f, err);
-    return rc < 0 ? rc : run_base(f, err);
+    return rc < 0 || f->parent ? rc : run_base(f, err);
 }
 
 void fwd__rel_close(struct fwd *f)
@@ -324,7 +324,8 @@ void fwd__rel_close(struct fwd *f)
     core_free(r->row);
     core_free(r->own);
     for (int side = 0; side < FWD_REL_SIDES; side++) {
-        core_free(r->base[side]);
+        if (!f->parent)
+            core_free(r->base[side]);
         core_free(r->view[side].segment);
         core_free(r->first_of[side]);
         core_free(r->x[side]);

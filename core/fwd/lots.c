@@ -1,0 +1,201 @@
+/* core/fwd/lots.c - a step of many whole inputs: each worker takes some of them through all layers
+ * by itself.
+ *
+ * Inputs of an encoder need nothing of each other. Where a step has enough of them, they are shared
+ * out to lots of about as many rows each, and whoever is free claims the next one. A lot is a step
+ * of its own, of a pass that its worker has for itself and that runs in a pool of one: so all that
+ * a step is means the same there, nobody meets anybody before the last lot is done, and the
+ * rows of a lot stay with one core through all layers. The price is that each lot reads all
+ * weights, and that workers wait where lots cannot be alike. So where a few long inputs would keep
+ * most workers waiting, all compute the step's rows together as ever.
+ *
+ * A row's bits do not depend on what else is in its step, so not on this either. */
+#include <assert.h>
+#include <string.h>
+
+#include "core/base/alloc.h"
+#include "core/base/err.h"
+#include "core/fwd/fwd_internal.h"
+
+enum {
+    ROWS_MAX = 512,   /* of a lot: who has a longer input needs the others */
+    ROWS_GOOD = 256,  /* more are no faster, and leave the second cache */
+    ROWS_WEIGHTS = 8, /* reading all weights once takes as long as so many rows */
+    EVEN = 95,        /* percent of the workers' time that is used: good enough */
+    TOO_UNEVEN = 80,  /* less, and all are faster together */
+    TRIES = 16,       /* steps of fewer inputs that are looked at */
+};
+
+/* ---- memory --------------------------------------------------------------------- */
+
+/* Steps of inputs that no other step reads: encoders. */
+static bool has_lots(const struct fwd *f)
+{
+    return f->c->n_stacks == 1 && !f->c->stack[0].is_causal && f->n_workers > 1;
+}
+
+static bool alloc_plan(struct fwd *f)
+{
+    const size_t n = f->opt.max_seqs;
+    struct fwd_lots *l = &f->lots;
+
+    l->n_rows = core_calloc(n, sizeof(*l->n_rows));
+    l->order = core_calloc(n, sizeof(*l->order));
+    l->lot_of = core_calloc(n, sizeof(*l->lot_of));
+    l->rows = core_calloc(f->opt.max_rows / ROWS_GOOD + f->n_workers, sizeof(*l->rows));
+    return l->n_rows && l->order && l->lot_of && l->rows;
+}
+
+int fwd__lots_open(struct fwd *f, unsigned max_rows, struct core_err *err)
+{
+    struct fwd_options opt = f->opt;
+    int rc = 0;
+
+    if (!has_lots(f))
+        return 0;
+    if (!alloc_plan(f))
+        return core_err_nomem(err, "plans of a step");
+    opt.max_rows = max_rows < ROWS_MAX ? max_rows : ROWS_MAX;
+    for (unsigned w = 0; rc == 0 && w < f->n_workers; w++) {
+        rc = pool_new(&f->worker[w].alone, 1, err);
+        rc = rc ? rc : fwd__new(&f->worker[w].own, f->m, f->worker[w].alone, &opt, f, err);
+    }
+    return rc;
+}
+
+void fwd__lots_close(struct fwd *f)
+{
+    for (unsigned w = 0; f->worker && w < f->n_workers; w++) {
+        fwd_free(&f->worker[w].own);
+        pool_free(&f->worker[w].alone);
+    }
+    core_free(f->lots.n_rows);
+    core_free(f->lots.order);
+    core_free(f->lots.lot_of);
+    core_free(f->lots.rows);
+}
+
+int fwd__lots_reserve(struct fwd *f, const struct delta *d, struct core_err *err)
+{
+    int rc = 0;
+
+    for (unsigned w = 0; has_lots(f) && rc == 0 && w < f->n_workers; w++)
+        rc = fwd_reserve(f->worker[w].own, d, err);
+    return rc;
+}
+
+/* ---- which lots (engine thread) --------------------------------------------------- */
+
+/* order = the inputs [0, n), the longest first; false: one of them is too long for a lot. */
+static bool sort(struct fwd_lots *l, uint32_t n)
+{
+    uint32_t at[ROWS_MAX + 2] = {0}; /* by ROWS_MAX - rows: where in order the next one stands */
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (l->n_rows[i] > ROWS_MAX)
+            return false;
+        at[ROWS_MAX - l->n_rows[i] + 1]++;
+    }
+    for (uint32_t k = 1; k <= ROWS_MAX; k++)
+        at[k] += at[k - 1];
+    for (uint32_t i = 0; i < n; i++)
+        l->order[at[ROWS_MAX - l->n_rows[i]]++] = i;
+    return true;
+}
+
+/* Shares n inputs of l->n_rows rows each out to lots, a number of them for each worker: the longest
+ * first, each to the lot that has the fewest rows. Returns the percentage of the workers' time that
+ * is used; 0: none will do. */
+static unsigned share_out(struct fwd_lots *l, unsigned n_workers, uint32_t n)
+{
+    uint64_t n_rows = 0, most = 0, n_rounds;
+
+    for (uint32_t i = 0; i < n; i++)
+        n_rows += l->n_rows[i];
+    n_rounds = (n_rows + n_workers * ROWS_GOOD - 1) / (n_workers * ROWS_GOOD);
+    l->n = (uint32_t)n_rounds * n_workers;
+    if (n < l->n || n_workers < 2 || !sort(l, n))
+        return 0;
+    memset(l->rows, 0, l->n * sizeof(*l->rows));
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t least = 0;
+
+        for (uint32_t k = 1; k < l->n; k++)
+            if (l->rows[k] < l->rows[least])
+                least = k;
+        l->lot_of[l->order[i]] = least;
+        l->rows[least] += l->n_rows[l->order[i]];
+        most = l->rows[least] > most ? l->rows[least] : most;
+    }
+    return most > ROWS_MAX ? 0 : (unsigned)(100 * n_rows / (l->n * (most + ROWS_WEIGHTS)));
+}
+
+uint32_t fwd_even(struct fwd *f, const uint32_t *n_rows, uint32_t n, uint32_t least)
+{
+    const unsigned n_workers = pool_fit(f->pool);
+    unsigned best = 0, used;
+    uint32_t left = 0, at = n;
+
+    if (!has_lots(f))
+        return n;
+    memcpy(f->lots.n_rows, n_rows, n * sizeof(*n_rows));
+    for (uint32_t i = 0; i < n; i++)
+        left += n_rows[i];
+    for (uint32_t k = n; k && k + TRIES > n && left >= least && best < EVEN; k--) {
+        used = share_out(&f->lots, n_workers, k);
+        if (used > best) {
+            best = used;
+            at = k;
+        }
+        left -= n_rows[k - 1];
+    }
+    return at;
+}
+
+bool fwd__lots_plan(struct fwd *f)
+{
+    const struct fwd_batch *b = &f->batch;
+
+    if (!has_lots(f))
+        return false;
+    for (uint32_t s = 0; s < b->n_seqs; s++) {
+        if (b->seq[s].own_from)
+            return false;
+        f->lots.n_rows[s] = b->seq[s].n_rows;
+    }
+    return share_out(&f->lots, pool_fit(f->pool), b->n_seqs) >= TOO_UNEVEN;
+}
+
+/* ---- a step ------------------------------------------------------------------------ */
+
+/* The lot's sequences, in their order, become the batch of a worker's own pass. */
+static void fill(struct fwd *own, const struct fwd *f, uint32_t lot)
+{
+    const struct fwd_batch *from = &f->batch;
+    struct fwd_batch *b = &own->batch;
+
+    b->n_rows = b->n_seqs = 0;
+    for (uint32_t s = 0; s < from->n_seqs; s++) {
+        const struct fwd_seq *q = &from->seq[s];
+
+        if (f->lots.lot_of[s] != lot)
+            continue;
+        assert(b->n_rows + q->n_rows <= own->opt.max_rows);
+        memcpy(b->token + b->n_rows, from->token + q->row0, q->n_rows * sizeof(*b->token));
+        memcpy(b->type + b->n_rows, from->type + q->row0, q->n_rows * sizeof(*b->type));
+        b->seq[b->n_seqs] = *q;
+        b->seq[b->n_seqs++].row0 = b->n_rows;
+        b->n_rows += q->n_rows;
+    }
+}
+
+void fwd__lots_run(void *arg, unsigned worker)
+{
+    const struct fwd *f = arg;
+    size_t i;
+
+    while ((i = pool_claim(f->pool, f->lots.n)) < f->lots.n) {
+        fill(f->worker[worker].own, f, (uint32_t)i);
+        fwd_run(f->worker[worker].own);
+    }
+}
