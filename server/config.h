@@ -33,7 +33,8 @@ struct core_err;
     X(TEXT, listen, "127.0.0.1:8080", 0, 0, "ADDR:PORT", "where to listen; port 0 picks one")      \
     X(TEXT, admin_listen, "", 0, 0, "ADDR:PORT", "more listening, for health and metrics only")    \
     X(TEXT, config, "", 0, 0, "FILE", "JSON object of settings, keys as in this list")             \
-    X(COUNT, max_batch_tokens, "512", 1, 1 << 20, "N", "rows of one step of the engine")           \
+    X(COUNT, max_batch_tokens, "0", 0, 1 << 20, "N",                                               \
+      "rows of one step; 0: 512, of an encoder more, by its speed")                                \
     X(COUNT, max_batch_jobs, "256", 1, 1 << 16, "N", "inputs that share one step")                 \
     X(COUNT, itl_target, "0", 0, 1000000, "MS",                                                    \
       "longest step of streams beside prompts; 0: 1.8 times theirs alone")                         \

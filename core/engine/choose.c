@@ -131,14 +131,38 @@ static uint32_t give_prompts(struct engine *e, uint32_t left)
     return left - give_together(e, oldest, left, e->thread_data.share, false);
 }
 
+/* The youngest of them wait for the next step, if the workers end this one together without them.
+ */
+static uint32_t give_evenly(struct engine *e)
+{
+    uint32_t *n_rows = e->thread_data.input_rows, n = 0, n_given = 0;
+
+    for (size_t i = 0; i < e->thread_data.n_active; i++)
+        if (e->thread_data.active[i]->n_rows)
+            n_rows[n++] = e->thread_data.active[i]->n_rows;
+    n = fwd_even(e->fwd, n_rows, n, ENGINE_STEP_ROWS);
+    for (size_t i = 0; i < e->thread_data.n_active; i++) {
+        struct engine_job *job = e->thread_data.active[i];
+
+        if (job->n_rows && n)
+            n--;
+        else
+            job->n_rows = 0;
+        n_given += job->n_rows;
+    }
+    return n_given;
+}
+
 /* An encoder's input goes whole or waits. The oldest comes first, and a step holds any
  * input, so that none waits for ever; younger ones fill what is left. */
-static uint32_t give_inputs(struct engine *e, uint32_t left)
+static uint32_t give_inputs(struct engine *e, uint32_t most)
 {
+    uint32_t left = most;
+
     for (size_t i = 0; i < e->thread_data.n_active; i++)
         if (n_rows_left(e->thread_data.active[i]) <= left)
             left -= give_rows(e->thread_data.active[i], left);
-    return left;
+    return most - give_evenly(e);
 }
 
 /* So do the sources of an encoder-decoder. The oldest has the whole step if it needs it:
@@ -179,7 +203,7 @@ static double share_of_prompts(struct engine *e)
 
         due.n_decoding += is_decoding(job);
         due.n_old += is_decoding(job) && job->n_generated > PACE_YOUNG;
-        due.n_short += n && !is_decoding(job) && engine__n_ids(job) <= e->opt.max_batch_tokens;
+        due.n_short += n && !is_decoding(job) && engine__n_ids(job) <= e->thread_data.step_rows;
     }
     return pace_share(&e->thread_data.pace, &due);
 }
@@ -242,7 +266,7 @@ static uint64_t n_rows_due(const struct engine_job *job)
 static void hold_flows(struct engine *e)
 {
     enum { FEW = 4 }; /* a quarter of a step is few rows, and less than it is not worth a step */
-    const uint64_t budget = e->opt.max_batch_tokens;
+    const uint64_t budget = e->thread_data.step_rows;
     uint64_t few = 0, many = 0;
     bool is_cut;
 
@@ -280,16 +304,39 @@ static size_t n_rows_whole(const struct engine *e, const struct engine_job *job)
     return !model_last_stack(model_config(e->m))->is_causal || is_whole(job) ? n_rows_left(job) : 0;
 }
 
+void engine__fit_step(struct engine *e)
+{
+    const uint64_t all = e->opt.max_batch_tokens, ns_a_row = fwd_ns_a_row(e->fwd);
+    uint64_t n = ns_a_row ? ENGINE_STEP_MS * 1000000ull / ns_a_row : 0;
+
+    n = n > ENGINE_STEP_ROWS ? n : ENGINE_STEP_ROWS;
+    e->thread_data.step_rows = (uint32_t)(e->fits_steps && n < all ? n : all);
+}
+
+/* Whole inputs: as many steps of about n rows as are needed, of about the same length, so that the
+ * last is not one of a few rows that all workers begin and end for. */
+static size_t n_rows_alike(const struct engine *e, size_t n)
+{
+    enum { SPARE = 16 }; /* a part, for inputs that do not fit exactly */
+    size_t due = 0, n_steps;
+
+    for (size_t i = 0; i < e->thread_data.n_active; i++)
+        due += n_rows_left(e->thread_data.active[i]);
+    n_steps = (due + n / 2) / n;
+    return e->fits_steps && n_steps ? due / n_steps + due / n_steps / SPARE : n;
+}
+
 /* Who asks for little waits for the step that runs, so while somebody does, and has a second ago,
  * steps are half as long; but no row that could go now is left out for ever. */
 static uint32_t n_rows_most(const struct engine *e)
 {
     static const uint64_t lately_ns = 1000000000;
     const uint32_t all = e->opt.max_batch_tokens;
-    size_t n = all / 2;
+    size_t n = e->thread_data.step_rows;
 
-    if (!e->thread_data.few_ns || core_now_ns() - e->thread_data.few_ns > lately_ns)
-        return all;
+    if (e->thread_data.few_ns && core_now_ns() - e->thread_data.few_ns <= lately_ns)
+        n /= 2;
+    n = n_rows_alike(e, n);
     for (size_t i = 0; i < e->thread_data.n_active; i++) {
         const size_t n_whole = e->thread_data.n_active + n_rows_whole(e, e->thread_data.active[i]);
 

@@ -49,7 +49,7 @@ static bool may_gather(const struct engine *e, size_t *n_jobs)
             return false;
         n_tokens += job->in.n_tokens;
     }
-    return !e->thread_data.ring.first && n_tokens < e->opt.max_batch_tokens;
+    return !e->thread_data.ring.first && n_tokens < e->thread_data.step_rows;
 }
 
 /* With the lock held: waits until as many jobs are there as when the last step was computed, so
@@ -141,13 +141,23 @@ static unsigned or_default(unsigned v, unsigned dflt)
     return v ? v : dflt;
 }
 
+static unsigned default_rows(const struct engine *e)
+{
+    const unsigned n = ENGINE_STEP_ROWS_EACH * pool_size(e->pool);
+
+    if (!e->fits_steps)
+        return ENGINE_STEP_ROWS;
+    return n < ENGINE_STEP_ROWS_MAX ? n : ENGINE_STEP_ROWS_MAX;
+}
+
 /* Fills in defaults and what follows from the model. */
 static void settle_options(struct engine *e, size_t *n_blocks)
 {
     const struct model_config *c = model_config(e->m);
     struct engine_options *o = &e->opt;
 
-    o->max_batch_tokens = or_default(o->max_batch_tokens, 512);
+    e->fits_steps = !o->max_batch_tokens && !model_last_stack(c)->is_causal;
+    o->max_batch_tokens = or_default(o->max_batch_tokens, default_rows(e));
     o->max_batch_jobs = or_default(o->max_batch_jobs, 256);
     o->max_queue = or_default(o->max_queue, 4096);
     o->flow_share = or_default(o->flow_share, 100);
@@ -191,8 +201,9 @@ static int alloc_thread_data(struct engine *e, size_t n_blocks, struct core_err 
     e->thread_data.active = core_calloc(n, sizeof(*e->thread_data.active));
     e->thread_data.slot =
         core_calloc(n * model_config(e->m)->n_stacks, sizeof(*e->thread_data.slot));
+    e->thread_data.input_rows = core_calloc(n, sizeof(*e->thread_data.input_rows));
     e->sampler = core_calloc(pool_size(e->pool), sizeof(*e->sampler));
-    if (!e->thread_data.active || !e->thread_data.slot || !e->sampler)
+    if (!e->thread_data.active || !e->thread_data.slot || !e->thread_data.input_rows || !e->sampler)
         return core_err_nomem(err, "engine");
     if (kv_init(&e->thread_data.kv, e->fwd, n_blocks, err) < 0)
         return CORE_E_NOMEM;
@@ -235,6 +246,8 @@ static int start(struct engine *e, struct core_err *err)
     rc = fwd_new(&e->fwd, e->m, e->pool, &fo, err);
     if (rc == 0)
         rc = alloc_thread_data(e, n_blocks, err);
+    if (rc == 0)
+        engine__fit_step(e);
     if (rc < 0)
         return rc;
     if (pthread_create(&e->thread, NULL, engine_main, e) != 0)
@@ -281,6 +294,7 @@ void engine_free(struct engine **ep)
     core_free(e->sampler);
     core_free(e->thread_data.active);
     core_free(e->thread_data.slot);
+    core_free(e->thread_data.input_rows);
     kv_release(&e->thread_data.kv);
     fwd_free(&e->fwd);
     delta_free(e->base);

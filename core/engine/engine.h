@@ -63,7 +63,7 @@ struct model;
 
 struct engine_options {
     unsigned n_threads;        /* 0 = one per core */
-    unsigned max_batch_tokens; /* rows of a step; 0 = 512 */
+    unsigned max_batch_tokens; /* rows of a step; 0 = 512, of an encoder more by its speed */
     unsigned max_batch_jobs;   /* jobs of a step; 0 = 256 */
     unsigned itl_target_ms;    /* of a step in which rows decode beside prompts; 0 = 1.8 times what
                                 * those rows take alone (pace.h) */

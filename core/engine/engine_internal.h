@@ -15,6 +15,14 @@
 #include "core/pool/pool.h"
 
 enum { ENGINE_LOGPROBS_MAX = 20, ENGINE_FLOW_BUCKETS = 1024 };
+/* Rows of a step by default. Workers take an encoder's inputs through all layers one by one, and
+ * meet at a step's end: so its steps may be longer, about ENGINE_STEP_MS. */
+enum {
+    ENGINE_STEP_ROWS = 512,
+    ENGINE_STEP_ROWS_EACH = 1024, /* of an encoder at most, for each worker, */
+    ENGINE_STEP_ROWS_MAX = 8192,  /* and for all */
+    ENGINE_STEP_MS = 25
+};
 
 /* First in, first out. */
 struct engine_list {
@@ -149,6 +157,7 @@ struct engine {
     const struct model *m;
     struct engine_options opt;
     unsigned context_max;
+    bool fits_steps;    /* by their time: max_batch_tokens is by default */
     struct delta *base; /* of inputs without a delta */
     struct pool *pool;
     struct fwd *fwd;
@@ -163,6 +172,8 @@ struct engine {
         uint64_t own_ns;         /* of the steps since then that flows had to themselves */
         uint64_t few_ns;         /* when a flow last asked for little beside others; 0: never */
         bool is_own;             /* the coming step is one of these */
+        uint32_t step_rows;      /* that it may have; but what goes whole may have more */
+        uint32_t *input_rows;    /* [max_batch_jobs]: give_evenly()'s */
         struct pace pace;
         double share;               /* what prompts may still cost in the coming step */
         double cost;                /* what those that it has do */
@@ -246,6 +257,8 @@ void engine__remove(struct engine *e, const struct engine_job *job);
 /* choose.c, engine thread only: the slots of the coming step, those that decode first; returns
  * how many rows they have. */
 uint32_t engine__choose_slots(struct engine *e);
+/* How many rows the coming step may have, after a step or before the first. */
+void engine__fit_step(struct engine *e);
 
 /* step.c, engine thread only: one step over the active jobs; ends those that are finished. */
 void engine__step(struct engine *e);

@@ -161,11 +161,11 @@ void engine__wait(struct engine *e, struct engine_job *job, bool is_front)
     struct engine_flow *f = lane->flow;
 
     if (!f->first) { /* who comes with nothing waiting has a turn to spend when it comes to him */
-        f->credit = (uint64_t)e->opt.max_batch_tokens * f->weight;
+        f->credit = (uint64_t)e->thread_data.step_rows * f->weight;
         ring_push(&e->thread_data.ring, f);
     }
     if (!lane->waiting.first) {
-        lane->credit = e->opt.max_batch_tokens;
+        lane->credit = e->thread_data.step_rows;
         lane_insert(f, lane, is_front);
     }
     if (is_front) { /* what it has paid for it gets */
@@ -197,7 +197,7 @@ void engine__put_in_front(struct engine *e, struct engine_ring *aside)
 
 struct engine_job *engine__turn(struct engine *e)
 {
-    const uint64_t quantum = e->opt.max_batch_tokens;
+    const uint64_t quantum = e->thread_data.step_rows;
     struct engine_flow *f;
 
     for (;;) {

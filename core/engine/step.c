@@ -155,6 +155,7 @@ void engine__step(struct engine *e)
         e->thread_data.own_ns += ns;
     else
         e->thread_data.own_ns = 0, e->thread_data.full_ns = ns;
+    engine__fit_step(e);
     count_step(e, n_rows, (double)ns * 1e-9);
     count_held(e);
 }

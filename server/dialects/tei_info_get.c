@@ -10,14 +10,15 @@
 enum srv_outcome srv_tei_info_get(struct srv_request *r)
 {
     const struct srv *s = r->srv;
+    const struct engine_options used = engine_options_used(s->engine);
     const struct {
         const char *name;
         uint64_t value;
     } number[] = {
-        {"max_concurrent_requests", s->cfg.max_queue},
+        {"max_concurrent_requests", used.max_queue},
         {"max_input_length", engine_room(s->engine, s->base)},
-        {"max_batch_tokens", s->cfg.max_batch_tokens},
-        {"max_batch_requests", s->cfg.max_batch_jobs},
+        {"max_batch_tokens", used.max_batch_tokens},
+        {"max_batch_requests", used.max_batch_jobs},
         {"max_client_batch_size", s->cfg.max_items},
         {"tokenization_workers", s->cfg.http_threads},
     };

@@ -172,7 +172,10 @@ class Encoder(unittest.TestCase):
 
     def test_info_names_the_base_and_limits(self):
         info = self.s.request("GET", "/info").json
+        used = self.s.request("GET", "/v1/info").json["engine"]
         self.assertEqual((info["model_id"], info["max_client_batch_size"]), ("bert", 1024))
+        self.assertEqual((info["max_batch_tokens"], info["max_batch_requests"]), (used["max_batch_tokens"], used["max_batch_jobs"]))
+        self.assertGreater(used["max_batch_tokens"], 0)
 
     # ---- llama-server
 

@@ -178,11 +178,11 @@ START_TEST(rows_and_json_are_made_from_the_table)
     ck_assert_int_eq(load(&cfg, ARGS("--model", "/secret/path"), ENV(NULL), &n, NULL), 0);
     for (; srv_config_setting(n_rows, &s); n_rows++)
         has_it |= !strcmp(s.flag, "--max-batch-tokens") && !strcmp(s.value, "N") &&
-                  !strcmp(s.def, "512") && !s.words;
+                  !strcmp(s.def, "0") && !s.words;
     ck_assert(has_it);
     ck_assert_uint_gt(n_rows, 30);
     srv_config_json(&cfg, &json);
-    ck_assert_ptr_nonnull(strstr(json.p, "\"max_batch_tokens\":512"));
+    ck_assert_ptr_nonnull(strstr(json.p, "\"max_batch_tokens\":0"));
     ck_assert_ptr_null(strstr(json.p, "secret"));
     core_buf_release(&json);
     srv_config_release(&cfg);

@@ -738,6 +738,14 @@ static uint64_t n_steps(void)
     return st.n_steps;
 }
 
+/* A step is counted behind its callbacks, on a busy machine long behind them. */
+static void ck_steps(uint64_t want)
+{
+    for (int i = 0; i < 10000 && n_steps() < want; i++)
+        usleep(1000);
+    ck_assert_uint_eq(n_steps(), want);
+}
+
 /* It waits for half of the last step at most, and the steps here are short. */
 static void last_step_was_long(void)
 {
@@ -760,9 +768,45 @@ START_TEST(an_idle_engine_waits_for_as_many_as_the_last_step_had)
     submit_n(job + 4, 1);
     submit_n(job + 5, 1);
     wait_done(&s, 6);
-    usleep(1000); /* a step is counted behind its callbacks */
-    ck_assert_uint_eq(n_steps(), 2);
+    ck_steps(2);
     for (int i = 0; i < 6; i++)
+        engine_job_free(job[i]);
+}
+END_TEST
+
+static void open_fitting(void)
+{
+    const struct engine_options opt = {.n_threads = 2};
+
+    open_all("tests/golden/bases/bert", &opt);
+}
+
+/* Inputs of 30 rows; a step of 512 and a half as many more is one, so that none is left of a few.
+ */
+static const struct {
+    size_t n_inputs, n_steps;
+} alike[] = {{17, 1}, {18, 1}, {24, 1}, {26, 2}, {34, 2}};
+enum { N_ALIKE = sizeof(alike) / sizeof(alike[0]) };
+
+START_TEST(an_encoder_shares_its_inputs_out_to_steps_alike)
+{
+    enum { N_ROWS = 30, N_MAX = 34 };
+    const size_t n = alike[_i].n_inputs;
+    int32_t many[N_ROWS];
+    const struct engine_input in = {.delta = base, .tokens = many, .n_tokens = N_ROWS};
+    struct engine_job *job[N_MAX] = {NULL};
+    struct seen s = SEEN_INIT;
+
+    for (int i = 0; i < N_ROWS; i++)
+        many[i] = 3 + i;
+    for (size_t i = 0; i < n; i++) {
+        many[0] = 3 + (int32_t)i; /* equal inputs could share rows */
+        job[i] = new_job(&in, &s);
+    }
+    submit_n(job, n);
+    wait_done(&s, (int)n);
+    ck_steps(alike[_i].n_steps);
+    for (size_t i = 0; i < n; i++)
         engine_job_free(job[i]);
 }
 END_TEST
@@ -1069,6 +1113,7 @@ Suite *engine_suite(void)
     TCase *n = tcase_create("an encoder"), *v = tcase_create("virtual tokens");
     TCase *l = tcase_create("positions"), *w = tcase_create("windows");
     TCase *sources = tcase_create("sources"), *waiting = tcase_create("waiting");
+    TCase *fitting = tcase_create("steps of an encoder");
 
     tcase_add_checked_fixture(q, open_llama, close_all);
     tcase_add_test(q, inputs_that_cannot_run_are_refused_with_their_code);
@@ -1100,6 +1145,9 @@ Suite *engine_suite(void)
     tcase_add_checked_fixture(n, open_bert, close_all);
     tcase_add_test(n, a_long_input_of_an_encoder_keeps_its_place_before_short_ones);
     suite_add_tcase(s, n);
+    tcase_add_checked_fixture(fitting, open_fitting, close_all);
+    tcase_add_loop_test(fitting, an_encoder_shares_its_inputs_out_to_steps_alike, 0, N_ALIKE);
+    suite_add_tcase(s, fitting);
     tcase_add_checked_fixture(v, open_gpt2, close_all);
     tcase_add_test(v, virtual_tokens_take_room_and_are_counted_nowhere);
     suite_add_tcase(s, v);

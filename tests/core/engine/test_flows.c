@@ -24,7 +24,7 @@ static void setup_queue(void)
 {
     e = core_calloc(1, sizeof(*e));
     ck_assert_ptr_nonnull(e);
-    e->opt.max_batch_tokens = STEP;
+    e->thread_data.step_rows = STEP;
     memset(job, 0, sizeof(job));
     n_jobs = 0;
 }
