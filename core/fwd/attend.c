@@ -33,7 +33,8 @@ struct job {
 };
 
 /* Adjacent keys and values of one KV head. Values are rows; keys are rows too, or, in KV
- * blocks, columns; or both are pairs (struct fwd). */
+ * blocks, columns; or both are pairs (struct fwd). Rows of a stack without blocks, and of its
+ * prefixes, are made panels by who takes an item. */
 struct piece {
     const void *k, *v;
     size_t n;
@@ -45,6 +46,12 @@ struct span {
     size_t ldk, ldv;
     unsigned n_pieces;
     struct piece piece[PIECES];
+    const float *panels; /* of keys that are rows: kern.h, columns; or NULL */
+    /* of keys and values that are rows: a panel for each KERN_PANEL of them, or of the head's
+     * values; or NULL */
+    const uint16_t *k_pairs, *v_pairs;
+    size_t lds; /* of scores, in floats: an odd number of lines, so that rows share no set of
+                 * a cache */
 };
 
 /* Query rows of one pass: either several queries of one head, or one query of all
@@ -99,6 +106,42 @@ static void span_of_blocks(const struct job *j, size_t first, struct span *s)
     }
 }
 
+/* Scores of n keys. */
+static size_t score_stride(size_t n)
+{
+    enum { LINE = 16 };
+    const size_t n_lines = (n + LINE - 1) / LINE;
+
+    return (n_lines | 1) * LINE;
+}
+
+/* bf16 values of a panel of pairs that has n of k. */
+static size_t pairs_size(size_t n)
+{
+    return (n + n % 2) * KERN_PANEL;
+}
+
+/* The keys of a span of rows, read by many queries, as panels in the worker's memory; with pairs
+ * the values, too. */
+static void make_panels(const struct job *j, struct span *s)
+{
+    const struct fwd_worker *me = &j->f->worker[j->w->worker];
+    const size_t d = j->f->c->d_head;
+    uint16_t *out = me->pairs;
+
+    j->f->k->columns(s->n, d, s->piece[0].k, s->ldk, me->keys);
+    s->panels = me->keys;
+    if (!j->f->has_pairs || s->is_prefix)
+        return;
+    s->has_pairs = true;
+    s->k_pairs = out;
+    for (size_t i = 0; i < s->n; i += KERN_PANEL, out += pairs_size(d))
+        j->f->k->pairs(d, me->keys + i * d, KERN_PANEL, out);
+    s->v_pairs = out;
+    for (size_t c = 0; c < d; c += KERN_PANEL, out += pairs_size(s->n))
+        j->f->k->pairs(s->n, (const float *)s->piece[0].v + c, s->ldv, out);
+}
+
 static void span_at(const struct job *j, size_t at, struct span *s)
 {
     const struct fwd *f = j->f;
@@ -110,7 +153,8 @@ static void span_at(const struct job *j, size_t at, struct span *s)
                        .type = TENSOR_F32,
                        .ldk = kv,
                        .ldv = kv,
-                       .n_pieces = 1};
+                       .n_pieces = 1,
+                       .lds = score_stride(span_size(j, at))};
     if (s->is_prefix) {
         s->piece[0] =
             (struct piece){j->prefix->k + at * kv + head, j->prefix->v + at * kv + head, s->n};
@@ -121,6 +165,8 @@ static void span_at(const struct job *j, size_t at, struct span *s)
 
         s->piece[0] = (struct piece){j->w->k + row * kv + head, j->w->v + row * kv + head, s->n};
     }
+    if (!j->has_blocks)
+        make_panels(j, s);
 }
 
 /* ---- scores and weights -------------------------------------------------------------- */
@@ -157,7 +203,7 @@ static void add_scores(const struct job *j, const struct queries *qs, const stru
                                .ldq = qs->ld,
                                .ldk = s->ldk,
                                .score = score,
-                               .lds = FWD_SPAN_KEYS,
+                               .lds = s->lds,
                                .part = j->part};
 
     j->a->add_scores(j->w, j->layer, &t);
@@ -171,7 +217,7 @@ static void scale_prefix(const struct job *j, const struct queries *qs, const st
     if (!s->is_prefix || !j->prefix->gate[which].w)
         return;
     for (size_t i = 0; i < qs->n; i++)
-        j->f->k->scale(s->n, j->seq->gate[j->prefix->gate[which].at], score + i * FWD_SPAN_KEYS);
+        j->f->k->scale(s->n, j->seq->gate[j->prefix->gate[which].at], score + i * s->lds);
 }
 
 /* A product of bf16 rows, those of one pass, with a panel of pairs of a span's keys or values. */
@@ -184,6 +230,27 @@ static struct kern_gemm pairs_product(const struct queries *qs, const uint16_t *
                               .panel = {.type = KERN_PANEL_BF16_PAIRS}};
 }
 
+/* score = q k^T, of panels. */
+static void panel_scores(const struct job *j, const struct queries *qs, const struct span *s,
+                         float *score)
+{
+    const size_t d = j->f->c->d_head;
+    struct kern_gemm g = {.n_rows = qs->n,
+                          .n_k = d,
+                          .x = qs->q,
+                          .ldx = qs->ld,
+                          .panel = {.type = KERN_PANEL_F32},
+                          .ldy = s->lds,
+                          .is_first = true};
+
+    for (size_t i = 0; i < s->n; i += KERN_PANEL) {
+        g.w = g.ahead = s->panels + i * d;
+        g.n_cols = s->n - i < KERN_PANEL ? s->n - i : KERN_PANEL;
+        g.y = score + i;
+        j->f->k->gemm(&g);
+    }
+}
+
 /* score = q k^T, of pairs. */
 static void pairs_scores(const struct job *j, const struct queries *qs, const struct span *s,
                          float *score)
@@ -193,26 +260,34 @@ static void pairs_scores(const struct job *j, const struct queries *qs, const st
 
     g.n_k = d;
     g.is_first = true;
-    g.ldy = FWD_SPAN_KEYS;
-    g.n_ahead = d * FWD_KV_BLOCK * sizeof(uint16_t);
-    for (unsigned i = 0; i < s->n_pieces; i++) {
-        g.w = s->piece[i].k;
-        g.n_cols = s->piece[i].n;
-        g.y = score + (size_t)i * FWD_KV_BLOCK;
-        g.ahead = s->piece[i].v; /* needed behind all scores of the span */
+    g.ldy = s->lds;
+    for (size_t i = 0, at = 0; at < s->n; i++, at += KERN_PANEL) {
+        g.w = s->k_pairs ? s->k_pairs + at * d : s->piece[i].k;
+        g.n_cols = s->n - at < KERN_PANEL ? s->n - at : KERN_PANEL;
+        g.y = score + at;
+        g.ahead = s->k_pairs ? g.w : s->piece[i].v; /* needed behind all scores of the span */
+        g.n_ahead = s->k_pairs ? 0 : d * FWD_KV_BLOCK * sizeof(uint16_t);
         j->f->k->gemm_bf16(&g);
     }
 }
 
-/* o += the values of pairs, weighed; weight [rows, FWD_SPAN_KEYS]. What is behind a last weight is
+/* o += the values of pairs, weighed; weight [rows, lds]. What is behind a last weight is
  * 0, up to a pair. */
 static void pairs_values(const struct job *j, const struct queries *qs, const struct span *s,
                          const uint16_t *weight)
 {
     const size_t d = j->f->c->d_head;
-    struct kern_gemm g = pairs_product(qs, weight, FWD_SPAN_KEYS);
+    struct kern_gemm g = pairs_product(qs, weight, s->lds);
 
     g.ldy = qs->ld;
+    g.n_k = s->n + s->n % 2;
+    for (size_t c = 0; s->v_pairs && c < d; c += KERN_PANEL) {
+        g.w = g.ahead = s->v_pairs + c / KERN_PANEL * pairs_size(s->n);
+        g.y = qs->o + c;
+        j->f->k->gemm_bf16(&g);
+    }
+    if (s->v_pairs)
+        return;
     g.n_ahead = FWD_KV_BLOCK * KERN_PANEL * sizeof(uint16_t);
     for (unsigned i = 0; i < s->n_pieces; i++, g.x_bf16 += FWD_KV_BLOCK) {
         g.n_k = s->piece[i].n + s->piece[i].n % 2;
@@ -225,25 +300,34 @@ static void pairs_values(const struct job *j, const struct queries *qs, const st
     }
 }
 
-/* score [rows, FWD_SPAN_KEYS] = q k^T and what is added to it. */
-static void make_scores(const struct job *j, const struct queries *qs, const struct span *s,
-                        float *score)
+/* score = q k^T of rows of keys, or of columns. */
+static void small_scores(const struct job *j, const struct queries *qs, const struct span *s,
+                         float *score)
 {
     const struct kern_table *k = j->f->k;
     const size_t d = j->f->c->d_head;
-    float *out = score;
 
+    for (size_t i = 0; s->has_columns && i < qs->n; i++)
+        memset(score + i * s->lds, 0, s->n * sizeof(float));
+    for (unsigned i = 0; i < s->n_pieces; score += s->piece[i++].n)
+        if (s->has_columns)
+            k->outer(qs->n, s->piece[i].n, d, qs->q, qs->ld, s->type, s->piece[i].k, s->ldk, score,
+                     s->lds);
+        else
+            k->dots(qs->n, s->piece[i].n, d, qs->q, qs->ld, s->type, s->piece[i].k, s->ldk, score,
+                    s->lds);
+}
+
+/* score [rows, lds] = q k^T and what is added to it. */
+static void make_scores(const struct job *j, const struct queries *qs, const struct span *s,
+                        float *score)
+{
     if (s->has_pairs)
         pairs_scores(j, qs, s, score);
-    for (size_t i = 0; s->has_columns && !s->has_pairs && i < qs->n; i++)
-        memset(score + i * FWD_SPAN_KEYS, 0, s->n * sizeof(float));
-    for (unsigned i = 0; !s->has_pairs && i < s->n_pieces; out += s->piece[i++].n)
-        if (s->has_columns)
-            k->outer(qs->n, s->piece[i].n, d, qs->q, qs->ld, s->type, s->piece[i].k, s->ldk, out,
-                     FWD_SPAN_KEYS);
-        else
-            k->dots(qs->n, s->piece[i].n, d, qs->q, qs->ld, s->type, s->piece[i].k, s->ldk, out,
-                    FWD_SPAN_KEYS);
+    else if (s->panels)
+        panel_scores(j, qs, s, score);
+    else
+        small_scores(j, qs, s, score);
     scale_prefix(j, qs, s, 0, score); /* before what is added: a gate is of the keys */
     if (j->a->add_scores && (!s->is_prefix || j->a->adds_to_prefix))
         add_scores(j, qs, s, score);
@@ -291,8 +375,10 @@ static void weigh(const struct job *j, const struct queries *qs, size_t i, const
         qs->max[i] = max;
     }
     qs->sum[i] += k->exp_sum(to - from, scale, qs->max[i], score + from);
-    memset(score, 0, from * sizeof(float));
-    memset(score + to, 0, (s->n - to) * sizeof(float));
+    if (from > 0)
+        memset(score, 0, from * sizeof(float));
+    if (to < s->n)
+        memset(score + to, 0, (s->n - to) * sizeof(float));
 }
 
 /* Asks memory for a span's keys and values at once: a decoding step reads each of them for one
@@ -323,19 +409,19 @@ static void add_span(const struct job *j, const struct queries *qs, const struct
 
     make_scores(j, qs, s, score);
     for (size_t i = 0; i < qs->n; i++)
-        weigh(j, qs, i, s, score + i * FWD_SPAN_KEYS);
+        weigh(j, qs, i, s, score + i * s->lds);
     scale_prefix(j, qs, s, 1, score);
     if (s->has_pairs) {
         for (size_t i = 0; i < qs->n; i++) {
-            j->f->k->to_bf16(s->n, score + i * FWD_SPAN_KEYS, bf16 + i * FWD_SPAN_KEYS);
+            j->f->k->to_bf16(s->n, score + i * s->lds, bf16 + i * s->lds);
             if (s->n % 2)
-                bf16[i * FWD_SPAN_KEYS + s->n] = 0;
+                bf16[i * s->lds + s->n] = 0;
         }
         pairs_values(j, qs, s, bf16);
         return;
     }
     for (unsigned i = 0; i < s->n_pieces; weight += s->piece[i++].n)
-        j->f->k->outer(qs->n, j->f->c->d_head, s->piece[i].n, weight, FWD_SPAN_KEYS, s->type,
+        j->f->k->outer(qs->n, j->f->c->d_head, s->piece[i].n, weight, s->lds, s->type,
                        s->piece[i].v, s->ldv, qs->o, qs->ld);
 }
 
@@ -360,36 +446,53 @@ static void see(const struct job *j, size_t before, struct queries *qs)
     }
 }
 
-/* All spans that a row of the passes sees, each for all heads while it is in the cache. */
-static void run_passes(const struct job *j, const struct queries *first, size_t n_passes,
-                       float *score)
+/* Of an item's queries those of head h, counted from its first, from query q0 on, n at most. */
+static struct queries pass(const struct job *j, const struct queries *all, size_t h, size_t q0,
+                           size_t n)
 {
-    const size_t d = j->f->c->d_head;
-    struct queries qs = *first;
+    const size_t d = j->f->c->d_head, at = h * all->n + q0;
+    struct queries qs = *all;
+
+    qs.q += q0 * qs.ld + h * d;
+    qs.o += q0 * qs.ld + h * d;
+    qs.q_bf16 += qs.q_bf16 ? at * d : 0;
+    qs.n = all->n - q0 < n ? all->n - q0 : n;
+    qs.begin += (ptrdiff_t)q0 * qs.begin_step;
+    qs.end += (ptrdiff_t)q0 * qs.end_step;
+    qs.head += (unsigned)h;
+    qs.query += q0 * qs.query_step;
+    qs.max += at;
+    qs.sum += at;
+    return qs;
+}
+
+/* All spans that a query of the item sees, each for all heads while it is in the cache. */
+static void run_passes(const struct job *j, const struct queries *all, size_t n_heads, float *score)
+{
+    const size_t n_rows = j->is_single ? all->n : FWD_QUERY_CHUNK;
     struct span s;
 
     for (size_t at = 0; at < j->n_keys; at += span_size(j, at)) {
         const ptrdiff_t end = (ptrdiff_t)(at + span_size(j, at));
 
-        if (end <= qs.begin && at >= qs.n_pinned) /* before the first row's: nobody's */
+        if (end <= all->begin && at >= all->n_pinned) /* before the first row's: nobody's */
             continue;
         span_at(j, at, &s);
         if (j->is_single && s.has_columns)
             fetch(j, &s);
-        qs = *first;
-        for (size_t h = 0; h < n_passes; h++, qs.q += d, qs.o += d, qs.head++) {
-            add_span(j, &qs, &s, score);
-            qs.max += qs.n;
-            qs.sum += qs.n;
-            qs.q_bf16 += qs.q_bf16 ? qs.n * d : 0;
-        }
+        for (size_t h = 0; h < n_heads; h++)
+            for (size_t q0 = 0; q0 < all->n; q0 += n_rows) {
+                const struct queries qs = pass(j, all, h, q0, n_rows);
+
+                add_span(j, &qs, &s, score);
+            }
     }
 }
 
-/* The passes' queries as bf16. */
-static void narrow_queries(const struct job *j, struct queries *qs, size_t n_passes)
+/* An item's queries as bf16. */
+static void narrow_queries(const struct job *j, struct queries *qs, size_t n_heads)
 {
-    const size_t d = j->f->c->d_head, n = qs->n * n_passes;
+    const size_t d = j->f->c->d_head, n = qs->n * n_heads;
     uint16_t *out = j->f->worker[j->w->worker].query;
 
     for (size_t i = 0; i < n; i++)
@@ -399,9 +502,9 @@ static void narrow_queries(const struct job *j, struct queries *qs, size_t n_pas
 
 /* Rows of results begin as 0, with nothing seen; then all spans; then each is divided by
  * its sum. */
-static void attend(const struct job *j, struct queries *qs, size_t n_passes)
+static void attend(const struct job *j, struct queries *qs, size_t n_heads)
 {
-    const size_t d = j->f->c->d_head, n = qs->n * n_passes;
+    const size_t d = j->f->c->d_head, n = qs->n * n_heads;
     float *score = j->f->worker[j->w->worker].score;
 
     qs->max = score;
@@ -411,9 +514,9 @@ static void attend(const struct job *j, struct queries *qs, size_t n_passes)
         qs->sum[i] = 0.0f;
         memset(qs->o + i / qs->n * d + i % qs->n * qs->ld, 0, d * sizeof(float));
     }
-    if (j->has_blocks && j->f->has_pairs)
-        narrow_queries(j, qs, n_passes);
-    run_passes(j, qs, n_passes, score + 2 * n);
+    if (j->f->has_pairs)
+        narrow_queries(j, qs, n_heads);
+    run_passes(j, qs, n_heads, score + 2 * n);
     for (size_t i = 0; i < n; i++)
         j->f->k->scale(d, 1.0f / qs->sum[i], qs->o + i / qs->n * d + i % qs->n * qs->ld);
 }
@@ -430,19 +533,29 @@ size_t fwd__score_floats(const struct fwd *f)
 {
     const size_t group = f->c->n_heads / f->c->n_kv_heads;
 
-    return pass_rows(f) * FWD_SPAN_KEYS + 2 * FWD_QUERY_CHUNK * group;
+    return pass_rows(f) * score_stride(FWD_SPAN_KEYS) + 2 * FWD_QUERIES_MAX * group;
 }
 
 size_t fwd__weight_values(const struct fwd *f)
 {
-    return f->has_pairs ? pass_rows(f) * FWD_SPAN_KEYS : 0;
+    return f->has_pairs ? pass_rows(f) * score_stride(FWD_SPAN_KEYS) : 0;
+}
+
+size_t fwd__key_floats(const struct fwd *f)
+{
+    return FWD_SPAN_KEYS * f->c->d_head;
 }
 
 size_t fwd__query_values(const struct fwd *f)
 {
     const size_t group = f->c->n_heads / f->c->n_kv_heads;
 
-    return f->has_pairs ? FWD_QUERY_CHUNK * group * f->c->d_head : 0;
+    return f->has_pairs ? FWD_QUERIES_MAX * group * f->c->d_head : 0;
+}
+
+size_t fwd__pair_values(const struct fwd *f)
+{
+    return f->has_pairs ? 2 * FWD_SPAN_KEYS * f->c->d_head : 0;
 }
 
 void fwd__attend(const struct fwd_walk *w, unsigned layer, const struct fwd_attn *a,
@@ -454,8 +567,7 @@ void fwd__attend(const struct fwd_walk *w, unsigned layer, const struct fwd_attn
     const site_id site = site_make(layer, a->is_cross ? SITE_CROSS_ATTN : SITE_ATTN);
     const struct delta_prefix *prefix = delta_prefix(s->delta, site);
     const size_t d = f->c->d_head, group = f->c->n_heads / f->c->n_kv_heads;
-    const size_t n_left = part->n - it->q0, ldq = f->c->n_heads * d;
-    const size_t n = n_left < FWD_QUERY_CHUNK ? n_left : FWD_QUERY_CHUNK;
+    const size_t n = it->n, ldq = f->c->n_heads * d;
     const size_t q = (part->row0 + it->q0) * ldq + it->kv_head * group * d;
     const bool is_causal = w->c->stack[w->stack].is_causal && !a->is_cross;
     const size_t n_prefix = prefix ? prefix->n_tokens : 0;

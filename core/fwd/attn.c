@@ -228,16 +228,34 @@ void fwd_attention(struct fwd_walk *w, unsigned layer, const struct fwd_attn *a)
     fwd_linears(w, layer, w->ctx, &o, 1);
 }
 
-void fwd__attn_plan(const struct fwd *f, struct fwd_rows *v)
+/* Queries of an item. Rows of keys are made panels for each item, so an item has many queries, if
+ * that leaves every worker some items. */
+static uint32_t queries_of_item(const struct fwd *f, const struct fwd_rows *v, bool has_blocks)
 {
+    enum { ITEMS_EACH = 4 };
+    const uint64_t n_all = (uint64_t)v->n_rows * f->c->n_kv_heads;
+    const uint64_t n = n_all / ((uint64_t)ITEMS_EACH * f->n_workers);
+
+    if (has_blocks || n <= FWD_QUERY_CHUNK)
+        return FWD_QUERY_CHUNK;
+    return n < FWD_QUERIES_MAX ? (uint32_t)n / FWD_QUERY_CHUNK * FWD_QUERY_CHUNK : FWD_QUERIES_MAX;
+}
+
+void fwd__attn_plan(const struct fwd *f, struct fwd_rows *v, bool has_blocks)
+{
+    const uint32_t most = queries_of_item(f, v, has_blocks);
+
     v->n_items = 0;
     for (uint32_t i = 0; i < v->n_parts; i++) {
-        const uint32_t n_chunks = (v->part[i].n + FWD_QUERY_CHUNK - 1) / FWD_QUERY_CHUNK;
+        const uint32_t n = v->part[i].n, n_chunks = (n + most - 1) / most;
 
         /* the last chunk sees the most keys: claimed first, it is nobody's last work */
         for (uint32_t chunk = n_chunks; chunk-- > 0;)
             for (unsigned h = 0; h < f->c->n_kv_heads; h++)
-                v->item[v->n_items++] = (struct fwd_attn_item){
-                    .part = i, .q0 = chunk * FWD_QUERY_CHUNK, .kv_head = (uint16_t)h};
+                v->item[v->n_items++] =
+                    (struct fwd_attn_item){.part = i,
+                                           .q0 = chunk * most,
+                                           .n = n - chunk * most < most ? n - chunk * most : most,
+                                           .kv_head = (uint16_t)h};
     }
 }

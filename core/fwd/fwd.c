@@ -262,14 +262,17 @@ static int alloc_workers(struct fwd *f, struct core_err *err)
     for (unsigned w = 0; w < f->n_workers; w++) {
         f->worker[w].gemm = core_alloc_aligned(gemm_scratch_bytes());
         f->worker[w].score = core_alloc_aligned(fwd__score_floats(f) * sizeof(float));
+        f->worker[w].keys = core_alloc_aligned(fwd__key_floats(f) * sizeof(float));
         f->worker[w].weight = core_alloc_aligned(fwd__weight_values(f) * sizeof(uint16_t));
         f->worker[w].query = core_alloc_aligned(fwd__query_values(f) * sizeof(uint16_t));
+        f->worker[w].pairs = core_alloc_aligned(fwd__pair_values(f) * sizeof(uint16_t));
         f->worker[w].first =
             core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs + 1, sizeof(uint32_t));
         f->worker[w].run =
             core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs, sizeof(struct fwd_run));
-        if (!f->worker[w].gemm || !f->worker[w].score || !f->worker[w].weight ||
-            !f->worker[w].query || !f->worker[w].first || !f->worker[w].run)
+        if (!f->worker[w].gemm || !f->worker[w].score || !f->worker[w].keys ||
+            !f->worker[w].weight || !f->worker[w].query || !f->worker[w].pairs ||
+            !f->worker[w].first || !f->worker[w].run)
             return core_err_nomem(err, "workers");
     }
     rc = rc ? rc : grow_rank(f, 64, 1, err);
@@ -362,8 +365,10 @@ void fwd_free(struct fwd **fp)
             core_free(f->worker[w].xt[i]);
         core_free(f->worker[w].gemm);
         core_free(f->worker[w].score);
+        core_free(f->worker[w].keys);
         core_free(f->worker[w].weight);
         core_free(f->worker[w].query);
+        core_free(f->worker[w].pairs);
         core_free(f->worker[w].join);
         core_free(f->worker[w].head);
         core_free(f->worker[w].product);

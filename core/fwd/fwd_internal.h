@@ -9,8 +9,9 @@
 
 enum {
     FWD_GROUP_MAX = 3,
-    FWD_QUERY_CHUNK = 32,
-    FWD_SPAN_KEYS = 256, /* whole KV blocks; more: fewer calls, but scores leave the L1 cache */
+    FWD_QUERY_CHUNK = 32,  /* queries of a head that are multiplied at once */
+    FWD_QUERIES_MAX = 256, /* of an item: whole chunks */
+    FWD_SPAN_KEYS = 256,   /* whole KV blocks; more: fewer calls, but scores leave the L1 cache */
     FWD_JOIN_ROWS = 16,
     FWD_FEW_ROWS = 4 /* so few rows each worker may have for itself: no barrier */
 };
@@ -29,9 +30,9 @@ struct fwd_part {
     uint32_t row0, first, n;
 };
 
-/* One attention item: a sequence, a KV head, a chunk of its queries. */
+/* One attention item: a sequence, a KV head, n of its queries. */
 struct fwd_attn_item {
-    uint32_t part, q0;
+    uint32_t part, q0, n;
     uint16_t kv_head;
 };
 
@@ -111,8 +112,10 @@ struct fwd_worker {
     void *gemm;                  /* gemm_scratch_bytes() */
     void *xt[FWD_GROUP_MAX];     /* typed inputs of up to FWD_FEW_ROWS rows */
     float *score;                /* fwd__score_floats() */
+    float *keys;                 /* fwd__key_floats(): panels of an item's keys */
     uint16_t *weight;            /* fwd__weight_values(): of scores, as bf16 */
     uint16_t *query;             /* fwd__query_values(): as bf16 */
+    uint16_t *pairs;             /* fwd__pair_values(): of an item's keys and values */
     float *join;                 /* [FWD_JOIN_ROWS, (FWD_JOIN_WIDTHS + n_mix_max) * widest_hidden +
                                   * rank_max] */
     float *head;                 /* two of [FWD_JOIN_ROWS, head_width_max] */
@@ -357,16 +360,18 @@ bool fwd__has_pairs(const struct fwd *f);
 void fwd__attend(const struct fwd_walk *w, unsigned layer, const struct fwd_attn *a,
                  const struct fwd_attn_item *it);
 size_t fwd__score_floats(const struct fwd *f);
+size_t fwd__key_floats(const struct fwd *f);
 /* bf16 values; 0 unless the pass has pairs. */
 size_t fwd__weight_values(const struct fwd *f);
 size_t fwd__query_values(const struct fwd *f);
+size_t fwd__pair_values(const struct fwd *f);
 
 /* ---- attn.c --------------------------------------------------------------------- */
 
 /* cos and sin of the current rows' positions. Row-wise. */
 void fwd__rope_tables(struct fwd_walk *w);
-/* A view's items of the coming step (engine thread). */
-void fwd__attn_plan(const struct fwd *f, struct fwd_rows *v);
+/* A view's items of the coming step (engine thread); has_blocks: its keys stand in KV blocks. */
+void fwd__attn_plan(const struct fwd *f, struct fwd_rows *v, bool has_blocks);
 
 /* ---- fan.c ---------------------------------------------------------------------- */
 

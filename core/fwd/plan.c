@@ -54,7 +54,7 @@ void fwd__plan_view(const struct fwd *f, struct fwd_rows *v, uint32_t seq0, uint
             fwd__due(q, &p->first, &p->n);
         add_rows(v, q->delta, p->n);
     }
-    fwd__attn_plan(f, v);
+    fwd__attn_plan(f, v, seq0 < end && f->c->stack[f->batch.seq[seq0].stack].is_causal);
 }
 
 /* Real tokens stand behind what a task puts in front of them, unless it enters behind the

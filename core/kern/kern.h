@@ -212,6 +212,11 @@ struct kern_table {
     void (*outer)(size_t n_rows, size_t n_cols, size_t n_k, const float *t, size_t ldt,
                   enum tensor_type type, const void *u, size_t ldu, float *y, size_t ldy);
 
+    /* Rows x [n_rows, n_k] as panels of f32 (struct kern_panel) of which they are the columns:
+     * out[n_rows / KERN_PANEL, rounded up][n_k][KERN_PANEL]; what stands behind the last row is
+     * left open. */
+    void (*columns)(size_t n_rows, size_t n_k, const float *x, size_t ldx, float *out);
+
     /* y = x w or y += x w over one panel; each element is one chain of fused
      * multiply-adds with k ascending, from 0, added to y at its end if !is_first. */
     void (*gemm)(const struct kern_gemm *g);
@@ -226,13 +231,16 @@ struct kern_table {
      * contract says otherwise.
      *
      * to_f16, to_bf16: to nearest, ties to even; a NaN stays one, what is too large becomes
-     *          infinite.
+     *          infinite. A subnormal x becomes a bf16 of 0 with its sign, as vcvtneps2bf16 does.
      * to_int8: blocks of 32, n a multiple of it: scale = max |x| / 127, q = x * (127 /
      *          max |x|) to nearest, ties to even. Where max |x| < 1e-30, scale and q are 0;
      *          where an x is not finite, scale is NaN and q is 0. */
     void (*to_f16)(size_t n, const float *x, uint16_t *out);
     void (*to_bf16)(size_t n, const float *x, uint16_t *out);
     void (*to_int8)(size_t n, const float *x, struct kern_int8 *out);
+    /* Rows x [n_k, KERN_PANEL] as a BF16_PAIRS panel: out[n_k / 2, rounded up][KERN_PANEL][2], each
+     * value as to_bf16() rounds it; beside an odd last row stands 0. */
+    void (*pairs)(size_t n_k, const float *x, size_t ldx, uint16_t *out);
     /* gemm over x_bf16 and a BF16_PAIRS panel, n_k even. For k = 0, 2, 4 .. each element
      * takes s = x[k + 1] w[k + 1] + s and then s = x[k] w[k] + s, each rounded once,
      * subnormal values counting as 0: what vdpbf16ps does. (Arm asks whether a sum is

@@ -221,6 +221,13 @@ static void outer(size_t n_rows, size_t n_cols, size_t n_k, const float *t, size
     }
 }
 
+static void columns(size_t n_rows, size_t n_k, const float *x, size_t ldx, float *out)
+{
+    for (size_t i = 0; i < n_rows; i++)
+        for (size_t k = 0; k < n_k; k++)
+            out[(i / KERN_PANEL * n_k + k) * KERN_PANEL + i % KERN_PANEL] = x[i * ldx + k];
+}
+
 /* Column j of the record in which value k of a part of a panel lies. */
 struct record {
     const unsigned char *q; /* of all columns */
@@ -337,10 +344,27 @@ static void to_f16(size_t n, const float *x, uint16_t *out)
         out[i] = tensor_f32_to_f16(x[i]);
 }
 
+static uint16_t bf16_of(float x)
+{
+    return tensor_f32_to_bf16(fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x);
+}
+
 static void to_bf16(size_t n, const float *x, uint16_t *out)
 {
     for (size_t i = 0; i < n; i++)
-        out[i] = tensor_f32_to_bf16(x[i]);
+        out[i] = bf16_of(x[i]);
+}
+
+static void pairs(size_t n_k, const float *x, size_t ldx, uint16_t *out)
+{
+    for (size_t k = 0; k < n_k; k++)
+        for (size_t j = 0; j < KERN_PANEL; j++) {
+            uint16_t *pair = out + k / 2 * 2 * KERN_PANEL + 2 * j;
+
+            pair[k % 2] = bf16_of(x[k * ldx + j]);
+            if (k + 1 == n_k && k % 2 == 0)
+                pair[1] = 0;
+        }
 }
 
 void kern__int8_scale(uint32_t max_bits, float *scale, float *inverse)
@@ -530,11 +554,13 @@ void kern__fill_portable(struct kern_table *t)
     t->to_f32 = kern__to_f32_portable;
     t->dots = dots;
     t->outer = outer;
+    t->columns = columns;
     t->gemm = gemm;
     t->widen = widen;
     t->to_f16 = to_f16;
     t->to_bf16 = to_bf16;
     t->to_int8 = to_int8;
+    t->pairs = pairs;
     t->gemm_bf16 = gemm_bf16;
     t->gemm_int8 = gemm_int8;
     t->down_bf16 = down_bf16;

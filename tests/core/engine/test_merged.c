@@ -13,10 +13,11 @@ Suite *merged_suite(void);
 /* W' is rounded to f32 once more than W and what is added to it: a few units of 6e-8, through
  * three layers. */
 static const float tolerance = 1e-5f;
-/* Cells that lose more digits on their way: 2.2e-5 was the most, of the second (T5 does not scale
- * its scores). Unmerged they are 1.5e-5 and 8e-6 from what their libraries compute. */
+/* Cells that lose more digits on their way: of the second (T5 does not scale its scores) 2.2e-5
+ * and, with scores summed in another order, 3.1e-5 were the most. Unmerged they are 1.5e-5 and 8e-6
+ * from what their libraries compute. */
 static const char *const noisy[] = {"bert-ah-lora-all", "t5-gated-ah-lora-all"};
-static const float noisy_tolerance = 3e-5f;
+static const float noisy_tolerance = 5e-5f;
 /* Between two sums of f32 by OpenBLAS, which chooses its kernel by the number of rows. */
 static const float portable_tolerance = 1e-4f;
 

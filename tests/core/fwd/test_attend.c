@@ -44,6 +44,12 @@ static const struct way {
     {.is_causal = false},
     {.is_causal = false, .window = 50, .has_prefix = true, .is_pinned = true},
     {.is_causal = false, .has_prefix = true, .softcap = 5.0f},
+    {.is_causal = false, .kv_type = TENSOR_BF16, .has_pairs = true},
+    {.is_causal = false,
+     .kv_type = TENSOR_BF16,
+     .has_pairs = true,
+     .window = 50,
+     .has_prefix = true},
 };
 enum { N_WAYS = sizeof(ways) / sizeof(ways[0]) };
 
@@ -62,7 +68,7 @@ static struct {
     struct delta_prefix prefix;
     uint16_t slot[SITE_N_KINDS];
     uint32_t block[N_BLOCKS];
-    struct guarded q, k, v, score, weight, query, kv, prefix_k, prefix_v;
+    struct guarded q, k, v, score, keys, weight, query, pairs, kv, prefix_k, prefix_v;
     struct fwd_attn attn;
 } x;
 static float ctx[N_TOKENS * N_HEADS * D_MAX], again[N_TOKENS * N_HEADS * D_MAX];
@@ -100,8 +106,8 @@ static void open_all(void)
 
 static void close_all(void)
 {
-    struct guarded *all[] = {&x.q,     &x.k,  &x.v,        &x.score,   &x.weight,
-                             &x.query, &x.kv, &x.prefix_k, &x.prefix_v};
+    struct guarded *all[] = {&x.q,     &x.k,     &x.v,  &x.score,    &x.keys,    &x.weight,
+                             &x.query, &x.pairs, &x.kv, &x.prefix_k, &x.prefix_v};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         guarded_free(all[i]);
@@ -122,9 +128,13 @@ static void set_way(const struct way *way)
     x.prefix_k = growing(N_PREFIX, KV_WIDTH, 4);
     x.prefix_v = guarded_samples(N_PREFIX * KV_WIDTH, 5);
     x.score = guarded_new(fwd__score_floats(&x.f) * sizeof(float));
+    x.keys = guarded_new(fwd__key_floats(&x.f) * sizeof(float));
     x.weight = guarded_new(fwd__weight_values(&x.f) * sizeof(uint16_t));
     x.query = guarded_new(fwd__query_values(&x.f) * sizeof(uint16_t));
+    x.pairs = guarded_new(fwd__pair_values(&x.f) * sizeof(uint16_t));
     x.worker.score = x.score.p;
+    x.worker.pairs = x.pairs.p;
+    x.worker.keys = x.keys.p;
     x.worker.weight = x.weight.p;
     x.worker.query = x.query.p;
     x.prefix = (struct delta_prefix){
@@ -152,7 +162,7 @@ static void run(size_t pos0, size_t n, float *out)
     x.seq = (struct fwd_seq){
         .delta = &x.delta, .n_rows = (uint32_t)n, .pos0 = (uint32_t)pos0, .kv_block = x.block};
     x.f.all[0].n_rows = (uint32_t)n;
-    fwd__attn_plan(&x.f, &x.f.all[0]);
+    fwd__attn_plan(&x.f, &x.f.all[0], x.c.stack[0].is_causal);
     x.walk.k = (float *)x.k.p + pos0 * KV_WIDTH;
     x.walk.v = (float *)x.v.p + pos0 * KV_WIDTH;
     x.walk.q = (float *)x.q.p + pos0 * Q_WIDTH;

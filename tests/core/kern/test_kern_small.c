@@ -122,6 +122,35 @@ START_TEST(outer_is_right_at_every_level_type_and_size)
 }
 END_TEST
 
+/* out[j / KERN_PANEL][k][j % KERN_PANEL] is value k of row j. */
+static void check_columns(const struct kern_table *t, size_t n_rows, size_t n_k, size_t pad)
+{
+    const size_t ldx = n_k + pad, n_panels = (n_rows + KERN_PANEL - 1) / KERN_PANEL;
+    struct guarded gx = guarded_samples(extent(n_rows, n_k, ldx), 1);
+    struct guarded out = guarded_new(n_panels * n_k * KERN_PANEL * sizeof(float));
+    const float *x = gx.p, *y = out.p;
+
+    t->columns(n_rows, n_k, gx.p, ldx, out.p);
+    for (size_t j = 0; j < n_rows; j++)
+        for (size_t k = 0; k < n_k; k++)
+            REQUIRE(y[(j / KERN_PANEL * n_k + k) * KERN_PANEL + j % KERN_PANEL] == x[j * ldx + k],
+                    "%s columns, %zu rows of %zu: row %zu, value %zu", t->name, n_rows, n_k, j, k);
+    guarded_free(&gx);
+    guarded_free(&out);
+}
+
+START_TEST(rows_become_the_columns_of_panels)
+{
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+
+    for (unsigned l = 0; l < n_levels; l++)
+        for (size_t a = 0; a < N_EDGE_SIZES; a++)
+            for (size_t b = 0; b < N_EDGE_SIZES; b++)
+                check_columns(&t[l], edge_sizes[a], edge_sizes[b], (a + b) % 3);
+}
+END_TEST
+
 enum { ROWS = 11, COLS = 70, K = 37 };
 
 /* Each element alone must have the bits that it has in the whole product. */
@@ -187,6 +216,7 @@ Suite *kern_small_suite(void)
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, dots_is_right_at_every_level_type_and_size, 0, 9);
     tcase_add_loop_test(tc, outer_is_right_at_every_level_type_and_size, 0, 9);
+    tcase_add_test(tc, rows_become_the_columns_of_panels);
     tcase_add_test(tc, an_element_has_the_same_bits_in_every_batch);
     tcase_add_test(tc, nan_and_infinity_pass_on);
     suite_add_tcase(s, tc);

@@ -349,6 +349,44 @@ START_TEST(every_level_gives_the_bits_of_its_definition_at_every_size)
 }
 END_TEST
 
+/* Rows as pairs, of values that are subnormal, infinite and NaN too. */
+static void check_pairs(const struct kern_table *t, size_t n_k, size_t pad)
+{
+    static const float special[] = {1e-39f,  -1e-39f,         INFINITY, NAN,
+                                    3.4e38f, 1.17549435e-38f, -0.0f};
+    const size_t ldx = KERN_PANEL + pad, n = (n_k + 1) / 2 * 2 * KERN_PANEL;
+    struct guarded gx = guarded_samples(n_k ? n_k * ldx - pad : 0, 5);
+    struct guarded out = guarded_new(n * sizeof(uint16_t));
+    const uint16_t *y = out.p;
+    float *x = gx.p;
+
+    for (size_t i = 0; i < n_k * ldx; i += 11)
+        if (i < n_k * ldx - pad)
+            x[i] = special[i / 11 % (sizeof(special) / sizeof(special[0]))];
+    t->pairs(n_k, x, ldx, out.p);
+    for (size_t i = 0; i < n; i++) {
+        const size_t k = i / (2 * KERN_PANEL) * 2 + i % 2, j = i / 2 % KERN_PANEL;
+        const float v = k < n_k ? x[k * ldx + j] : 0.0f;
+        const float normal = fabsf(v) < FLT_MIN ? copysignf(0.0f, v) : v;
+
+        REQUIRE(y[i] == tensor_f32_to_bf16(normal), "%s pairs of %zu: %zu, %zu", t->name, n_k, k,
+                j);
+    }
+    guarded_free(&gx);
+    guarded_free(&out);
+}
+
+START_TEST(rows_become_pairs_of_bf16)
+{
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+
+    for (unsigned l = 0; l < n_levels; l++)
+        for (size_t n = 0; n < 9; n++)
+            check_pairs(&t[l], n, n % 3);
+}
+END_TEST
+
 /* All integers of the panel's records made of this byte. */
 static void fill_integers(const struct kern_panel *p, size_t n_k, uint8_t byte, void *w)
 {
@@ -468,6 +506,7 @@ Suite *kern_typed_suite(void)
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, a_quantised_block_is_within_half_a_step_and_its_sums_are_true);
     tcase_add_test(tc, odd_numbers_become_the_same_integers_at_every_level);
+    tcase_add_test(tc, rows_become_pairs_of_bf16);
     tcase_add_test(tc, a_block_becomes_the_same_among_others);
     tcase_add_loop_test(tc, portable_products_are_those_of_the_values, 0, N_FORMS);
     tcase_add_loop_test(tc, every_level_gives_the_bits_of_its_definition_at_every_size, 0, N_FORMS);
