@@ -230,7 +230,12 @@ static struct kern_gemm pairs_product(const struct queries *qs, const uint16_t *
                               .panel = {.type = KERN_PANEL_BF16_PAIRS}};
 }
 
-/* score = q k^T, of panels. */
+static enum kern_panel_type panel_type(enum tensor_type t)
+{
+    return t == TENSOR_F16 ? KERN_PANEL_F16 : t == TENSOR_BF16 ? KERN_PANEL_BF16 : KERN_PANEL_F32;
+}
+
+/* score = q k^T, of panels: those of rows, or KV blocks. */
 static void panel_scores(const struct job *j, const struct queries *qs, const struct span *s,
                          float *score)
 {
@@ -239,14 +244,14 @@ static void panel_scores(const struct job *j, const struct queries *qs, const st
                           .n_k = d,
                           .x = qs->q,
                           .ldx = qs->ld,
-                          .panel = {.type = KERN_PANEL_F32},
+                          .panel = {.type = panel_type(s->type)},
                           .ldy = s->lds,
                           .is_first = true};
 
-    for (size_t i = 0; i < s->n; i += KERN_PANEL) {
-        g.w = g.ahead = s->panels + i * d;
-        g.n_cols = s->n - i < KERN_PANEL ? s->n - i : KERN_PANEL;
-        g.y = score + i;
+    for (size_t i = 0, at = 0; at < s->n; i++, at += KERN_PANEL) {
+        g.w = g.ahead = s->panels ? s->panels + at * d : s->piece[i].k;
+        g.n_cols = s->n - at < KERN_PANEL ? s->n - at : KERN_PANEL;
+        g.y = score + at;
         j->f->k->gemm(&g);
     }
 }
@@ -300,34 +305,17 @@ static void pairs_values(const struct job *j, const struct queries *qs, const st
     }
 }
 
-/* score = q k^T of rows of keys, or of columns. */
-static void small_scores(const struct job *j, const struct queries *qs, const struct span *s,
-                         float *score)
-{
-    const struct kern_table *k = j->f->k;
-    const size_t d = j->f->c->d_head;
-
-    for (size_t i = 0; s->has_columns && i < qs->n; i++)
-        memset(score + i * s->lds, 0, s->n * sizeof(float));
-    for (unsigned i = 0; i < s->n_pieces; score += s->piece[i++].n)
-        if (s->has_columns)
-            k->outer(qs->n, s->piece[i].n, d, qs->q, qs->ld, s->type, s->piece[i].k, s->ldk, score,
-                     s->lds);
-        else
-            k->dots(qs->n, s->piece[i].n, d, qs->q, qs->ld, s->type, s->piece[i].k, s->ldk, score,
-                    s->lds);
-}
-
 /* score [rows, lds] = q k^T and what is added to it. */
 static void make_scores(const struct job *j, const struct queries *qs, const struct span *s,
                         float *score)
 {
     if (s->has_pairs)
         pairs_scores(j, qs, s, score);
-    else if (s->panels)
+    else if (s->panels || s->has_columns)
         panel_scores(j, qs, s, score);
     else
-        small_scores(j, qs, s, score);
+        j->f->k->dots(qs->n, s->n, j->f->c->d_head, qs->q, qs->ld, s->type, s->piece[0].k, s->ldk,
+                      score, s->lds);
     scale_prefix(j, qs, s, 0, score); /* before what is added: a gate is of the keys */
     if (j->a->add_scores && (!s->is_prefix || j->a->adds_to_prefix))
         add_scores(j, qs, s, score);
