@@ -232,7 +232,7 @@ void fwd_attention(struct fwd_walk *w, unsigned layer, const struct fwd_attn *a)
  * that leaves every worker some items. */
 static uint32_t queries_of_item(const struct fwd *f, const struct fwd_rows *v, bool has_blocks)
 {
-    enum { ITEMS_EACH = 4 };
+    enum { ITEMS_EACH = 4 }; /* claimed in turn: the last one is a quarter of a worker's time */
     const uint64_t n_all = (uint64_t)v->n_rows * f->c->n_kv_heads;
     const uint64_t n = n_all / ((uint64_t)ITEMS_EACH * f->n_workers);
 

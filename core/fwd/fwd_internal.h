@@ -10,7 +10,7 @@
 enum {
     FWD_GROUP_MAX = 3,
     FWD_QUERY_CHUNK = 32,  /* queries of a head that are multiplied at once */
-    FWD_QUERIES_MAX = 256, /* of an item: whole chunks */
+    FWD_QUERIES_MAX = 256, /* of an item, whole chunks: panels are then made once for 256 */
     FWD_SPAN_KEYS = 256,   /* whole KV blocks; more: fewer calls, but scores leave the L1 cache */
     FWD_JOIN_ROWS = 16,
     FWD_FEW_ROWS = 4 /* so few rows each worker may have for itself: no barrier */
