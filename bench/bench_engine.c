@@ -1,9 +1,10 @@
 /* bench/bench_engine.c - the engine without HTTP, text and store: what the kernels and
  * the step give. Streams of token ids, one adapter folder each (round robin).
  *
- *   bench_engine [-t THREADS] [-p exact|bf16|int8] [-k f32|f16|bf16] [-b ROWS] [-r RUNS]
- *                MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]
+ *   bench_engine [-t THREADS] [-l LEVEL] [-p exact|bf16|int8] [-k f32|f16|bf16] [-b ROWS]
+ *                [-r RUNS] MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]
  *
+ * LEVEL as --cpu-level has it; without, all that the CPU has.
  * Prints tokens/s out (decoder) or sequences/s (encoder) of three runs, and what part of the
  * workers' time went by at meetings. */
 #include <dirent.h>
@@ -128,9 +129,11 @@ static bool settings_read(struct settings *s, int argc, char **argv)
     int c;
 
     *s = (struct settings){.model.levels = kern_cpu_levels(), .n_runs = 3};
-    while ((c = getopt(argc, argv, "+t:p:k:b:r:")) != -1) {
+    while ((c = getopt(argc, argv, "+t:l:p:k:b:r:")) != -1) {
         if (c == 't')
             s->engine.n_threads = (unsigned)strtoul(optarg, NULL, 10);
+        else if (c == 'l' && kern_level_parse(optarg) >= 0)
+            s->model.levels = (unsigned)kern_level_parse(optarg);
         else if (c == 'b')
             s->engine.max_batch_tokens = (unsigned)strtoul(optarg, NULL, 10);
         else if (c == 'r')
@@ -168,8 +171,10 @@ int main(int argc, char **argv)
     size_t n_deltas = 0;
 
     if (!settings_read(&set, argc, argv)) {
-        fprintf(stderr, "usage: bench_engine [-t THREADS] [-p exact|bf16|int8] [-k f32|f16|bf16] "
-                        "[-b ROWS] [-r RUNS] MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]\n");
+        fprintf(
+            stderr,
+            "usage: bench_engine [-t THREADS] [-l LEVEL] [-p exact|bf16|int8] "
+            "[-k f32|f16|bf16] [-b ROWS] [-r RUNS] MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]\n");
         return 2;
     }
     argv += optind;
