@@ -245,18 +245,34 @@ static void gates(const struct group *g, const float *x)
         }
 }
 
-/* Chunk c of the group's down products; *e is the product of the chunk before, or 0. */
-static void run_chunk(const struct group *g, size_t c, size_t *e)
+/* The product of chunk c of the group's down products; *e is that of the chunk before, or 0. */
+static const struct fwd_product *product_of(const struct group *g, size_t c, size_t *e)
 {
     const struct fwd_worker *me = g->me;
-    const struct fwd_product *p;
+
+    while (*e + 1 < me->n_products && me->product[*e + 1].chunk <= c)
+        ++*e; /* claims ascend, so the cursor never goes back */
+    return &me->product[*e];
+}
+
+/* The same, and asks memory for its factor if few rows are multiplied by it. */
+static const struct fwd_product *ask_chunk(const struct group *g, size_t c, size_t *e)
+{
+    const struct fwd_product *p = product_of(g, c, e);
+    const struct gemm_factor down = delta_factor(&p->a->down);
+
+    if (g->v->segment[p->segment].n_rows <= FWD_FEW_ROWS)
+        gemm_down_ask(&down);
+    return p;
+}
+
+/* Chunk c of the group's down products, one of p's. */
+static void run_chunk(const struct group *g, size_t c, const struct fwd_product *p)
+{
     const struct fwd_segment *seg;
     size_t first, n;
     float *t;
 
-    while (*e + 1 < me->n_products && me->product[*e + 1].chunk <= c)
-        ++*e; /* claims ascend, so the cursor never goes back */
-    p = &me->product[*e];
     seg = &g->v->segment[p->segment];
     first = (c - p->chunk) * ROW_CHUNK;
     n = seg->n_rows - first < ROW_CHUNK ? seg->n_rows - first : ROW_CHUNK;
@@ -389,9 +405,8 @@ static void finish(const struct group *g, uint32_t s, const struct tile *t)
     scale_rows(g->f, d->scale_out, t, y, site->n_out);
 }
 
-/* Asks memory for the `up` factors of a tile, which follow the base's product: of a few rows each
- * has its own. */
-static void ask_up(const struct group *g, const struct tile *t)
+/* Asks memory for the `up` factors of the outputs [c0, c1) of a tile. */
+static void ask_up(const struct group *g, const struct tile *t, size_t c0, size_t c1)
 {
     const struct fwd_worker *me = g->me;
     const uint32_t at = t->i * g->v->n_segments;
@@ -399,8 +414,31 @@ static void ask_up(const struct group *g, const struct tile *t)
     for (uint32_t e = me->first[at]; e < me->first[at + g->v->n_segments]; e++) {
         const struct gemm_factor up = delta_factor(&me->product[e].a->up);
 
-        gemm_up_ask(&up, t->c0, t->c1);
+        gemm_up_ask(&up, c0, c1);
     }
+}
+
+/* The base's product of a tile of few rows, panel by panel: in front of each, memory is asked for
+ * what `up` reads of it behind the tile. Asked for all at once, much would be dropped. */
+static void run_asking(const struct group *g, const struct gemm_weight *w, const struct tile *t,
+                       const struct gemm_args *whole)
+{
+    const size_t n = gemm_panel(w);
+    struct gemm_args a = *whole;
+
+    for (size_t c = t->c0; c < t->c1; c += n) {
+        a.col0 = c;
+        a.col1 = c + n < t->c1 ? c + n : t->c1;
+        ask_up(g, t, a.col0, a.col1);
+        gemm_run(w, &a);
+    }
+}
+
+static bool has_products(const struct group *g, unsigned lin)
+{
+    const uint32_t *first = g->me->first + lin * g->v->n_segments;
+
+    return first[0] < first[g->v->n_segments];
 }
 
 static void run_tile(const struct group *g, const struct gemm_weight *w, const struct tile *t)
@@ -419,9 +457,10 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
                                 .scratch = g->me->gemm,
                                 .typed_x = typed ? typed + t->r0 * row_bytes : NULL};
 
-    if (has_few_rows(g->v))
-        ask_up(g, t);
-    gemm_run(w, &a);
+    if (has_few_rows(g->v) && has_products(g, t->i))
+        run_asking(g, w, t, &a);
+    else
+        gemm_run(w, &a);
     pool_await(g->f->pool, g->n_chunks);
     for (uint32_t s = 0; s < g->v->n_segments; s++) {
         struct tile part = *t;
@@ -472,10 +511,14 @@ static void products(const struct fwd_walk *w, const struct group *g)
     const size_t n_own = has_few_rows(g->v) ? fwd__own_tiles(g->f, n_tiles) : 0;
     const size_t n_first = n_own * pool_active(g->f->pool); /* of all workers */
     const size_t n = g->n_chunks + n_tiles - n_first;
-    size_t product = 0, run = 0, at;
+    const struct fwd_product *p, *next = NULL;
+    size_t product = 0, run = 0, at, after;
 
-    while ((at = pool_claim(g->f->pool, n)) < g->n_chunks) {
-        run_chunk(g, at, &product);
+    for (at = pool_claim(g->f->pool, n); at < g->n_chunks; at = after) {
+        p = next ? next : ask_chunk(g, at, &product);
+        after = pool_claim(g->f->pool, n);
+        next = after < g->n_chunks ? ask_chunk(g, after, &product) : NULL;
+        run_chunk(g, at, p);
         pool_tell(g->f->pool);
     }
     run_tiles(g, n_own * w->worker, n_own * (w->worker + 1), &run);

@@ -233,3 +233,11 @@ void gemm_up_ask(const struct gemm_factor *up, size_t col0, size_t col1)
         for (size_t i = 0; i < (col1 - col0) * size; i += 64)
             __builtin_prefetch(at + i, 0, 2);
 }
+
+void gemm_down_ask(const struct gemm_factor *down)
+{
+    const size_t n = gemm_factor_bytes(down);
+
+    for (size_t i = 0; i < n; i += 64)
+        __builtin_prefetch((const char *)down->data + i, 0, 2);
+}

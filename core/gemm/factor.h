@@ -55,7 +55,8 @@ void gemm_narrow_t(const struct kern_table *k, size_t n, size_t rank, float *t);
 void gemm_up(const struct kern_table *k, const struct gemm_factor *up, size_t n, const float *t,
              size_t col0, size_t col1, float *y, size_t ldy);
 
-/* Asks memory for the columns of `up`. */
+/* Asks memory for `down`; for the columns of `up`. */
+void gemm_down_ask(const struct gemm_factor *down);
 void gemm_up_ask(const struct gemm_factor *up, size_t col0, size_t col1);
 
 #endif
