@@ -382,9 +382,24 @@ static void up_products(const struct group *g, uint32_t s, const struct tile *t,
     }
 }
 
-/* Everything after W x, for the part of one segment in a tile: struct delta_linear's
- * fields in their order. */
-static void finish(const struct group *g, uint32_t s, const struct tile *t)
+/* True if the base's bias is the first thing after W x for all rows of a tile. */
+static bool begins_with_bias(const struct group *g, const struct tile *t)
+{
+    uint32_t a, b;
+
+    for (uint32_t s = 0; s < g->v->n_segments; s++) {
+        const struct delta_linear *d = slot_of(g, t->i, s);
+
+        if (d && (d->rowset || d->sparse || d->scale_pre || (d->bias && !d->keeps_bias)) &&
+            fwd__cut(&g->v->segment[s], t->r0, t->r1, &a, &b))
+            return false;
+    }
+    return true;
+}
+
+/* Everything after W x, and the base's bias if has_bias, for the part of one segment in a tile:
+ * struct delta_linear's fields in their order. */
+static void finish(const struct group *g, uint32_t s, const struct tile *t, bool has_bias)
 {
     static const struct delta_linear nothing = {.keeps_bias = true};
     const struct model_site *site = g->site[t->i];
@@ -398,7 +413,7 @@ static void finish(const struct group *g, uint32_t s, const struct tile *t)
     if (d->sparse)
         sparse(d->sparse, t, g->x[t->i], site->n_in, y, site->n_out);
     scale_rows(g->f, d->scale_pre, t, y, site->n_out);
-    if (!d->bias || d->keeps_bias)
+    if (!has_bias && (!d->bias || d->keeps_bias))
         add_vector(g->f, site->bias, t, y, site->n_out);
     add_vector(g->f, d->bias, t, y, site->n_out);
     up_products(g, s, t, y, site->n_out);
@@ -447,6 +462,7 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
     const struct fwd_linear *lin = &g->lin[t->i];
     const size_t row_bytes = gemm_x_bytes(gemm_precision(w), site->n_in);
     const char *typed = g->xt[t->i];
+    const bool has_bias = site->bias && begins_with_bias(g, t);
     const struct gemm_args a = {.x = g->x[t->i] + t->r0 * site->n_in,
                                 .ldx = site->n_in,
                                 .n_rows = t->r1 - t->r0,
@@ -454,6 +470,7 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
                                 .ldy = site->n_out,
                                 .col0 = t->c0,
                                 .col1 = t->c1,
+                                .bias = has_bias ? site->bias : NULL,
                                 .scratch = g->me->gemm,
                                 .typed_x = typed ? typed + t->r0 * row_bytes : NULL};
 
@@ -466,7 +483,7 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
         struct tile part = *t;
 
         if (fwd__cut(&g->v->segment[s], t->r0, t->r1, &part.r0, &part.r1))
-            finish(g, s, &part);
+            finish(g, s, &part, has_bias);
     }
     for (uint32_t r = t->r0; lin->act != KERN_ACT_NONE && r < t->r1; r++) {
         float *y = g->y[t->i] + r * site->n_out + t->c0;

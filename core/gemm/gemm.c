@@ -281,6 +281,7 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
     do { /* once even for n_in = 0, which gives zeros */
         part.first = k % KERN_SUPER;
         g.n_k = w->n_k - k < n_block ? w->n_k - k : n_block;
+        g.bias = a->bias && k + g.n_k == w->n_k ? a->bias + col : NULL;
         set_x(w, a, row0, k, &g);
         g.w = panel + kern_panel_bytes(&w->panel, k);
         g.n_ahead = kern_panel_bytes(&w->panel, k + g.n_k) - kern_panel_bytes(&w->panel, k);

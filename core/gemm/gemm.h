@@ -96,13 +96,14 @@ struct gemm_args {
     float *y; /* [n_rows, n_out], row stride ldy; only [col0, col1) is written */
     size_t ldy;
     size_t col0, col1; /* col0 a multiple of the panel; col1 too, or n_out */
+    const float *bias; /* NULL, or [n_out]: added to each row behind the sum */
     void *scratch;
     /* Typed x: n_rows rows of gemm_x_bytes(), if gemm_precision() is not GEMM_EXACT; x is
      * not read then. */
     const void *typed_x;
 };
 
-/* y[i, j] = sum_k x[i, k] * W[j, k] for j in [col0, col1). Overwrites y. */
+/* y[i, j] = sum_k x[i, k] * W[j, k], + bias[j], for j in [col0, col1). Overwrites y. */
 void gemm_run(const struct gemm_weight *w, const struct gemm_args *a);
 
 /* Asks memory for a piece, a KiB, of what the product of the outputs [col0, col1) reads, from byte

@@ -60,7 +60,7 @@ static void sgemm(const struct gemm_args *a, size_t n_cols, size_t n_k, const fl
                 1.0f, x, (int)a->ldx, w, (int)ldw, beta, y, (int)a->ldy);
 }
 
-void gemm__blas_run(const struct gemm_weight *w, const struct gemm_args *a)
+static void blas_products(const struct gemm_weight *w, const struct gemm_args *a)
 {
     const struct tensor t = as_tensor(w);
 
@@ -81,4 +81,12 @@ void gemm__blas_run(const struct gemm_weight *w, const struct gemm_args *a)
             sgemm(a, n_cols, n_k, a->x + k, block, n_k, k ? 1.0f : 0.0f, a->y + j);
         }
     }
+}
+
+void gemm__blas_run(const struct gemm_weight *w, const struct gemm_args *a)
+{
+    blas_products(w, a);
+    for (size_t i = 0; a->bias && i < a->n_rows; i++)
+        for (size_t j = a->col0; j < a->col1; j++)
+            a->y[i * a->ldy + j] += a->bias[j];
 }

@@ -141,7 +141,8 @@ struct kern_gemm {
     const void *w; /* 64-byte aligned, as struct kern_panel says */
     float *y;      /* [n_rows, n_cols], row stride ldy */
     size_t ldy;
-    bool is_first; /* y = x w; otherwise y += x w */
+    bool is_first;     /* y = x w; otherwise y += x w */
+    const float *bias; /* NULL, or [n_cols]: added to each row of y behind that */
     /* What the caller will need next, n_ahead bytes: prefetched in passing. It need not
      * be readable memory. */
     const void *ahead;
@@ -218,7 +219,8 @@ struct kern_table {
     void (*columns)(size_t n_rows, size_t n_k, const float *x, size_t ldx, float *out);
 
     /* y = x w or y += x w over one panel; each element is one chain of fused
-     * multiply-adds with k ascending, from 0, added to y at its end if !is_first. */
+     * multiply-adds with k ascending, from 0, added to y at its end if !is_first, and the bias to
+     * that. */
     void (*gemm)(const struct kern_gemm *g);
     /* Up to so many rows gemm() is faster on a 16-bit panel itself, on a quantised one up to
      * quant_max; for more, widen it first. */

@@ -121,8 +121,7 @@ static void gemm_bf16(const struct kern_gemm *g)
             pairs_steps(g, row, n, n_whole, g->n_k, sums);
         for (size_t r = 0; r < n; r++)
             for (size_t col = 0; col < g->n_cols; col += VN)
-                vec_store(g->y + (row + r) * g->ldy + col, lanes_left(g->n_cols, col), g->is_first,
-                          v_load(sums + r * KERN_PANEL + col));
+                vec_store(g, row + r, col, v_load(sums + r * KERN_PANEL + col));
     }
     v_flush_end(mode);
     _tile_release();
@@ -202,7 +201,7 @@ INLINE void int8_tile(const struct kern_gemm *g, enum int8_form f, size_t row, s
     }
     UNROLL
     for (unsigned r = 0; r < TILE_ROWS; r++)
-        vec_store(g->y + (row + r) * g->ldy + col, lanes_left(g->n_cols, col), g->is_first, s[r]);
+        vec_store(g, row + r, col, s[r]);
 }
 
 INLINE void int8_rows(const struct kern_gemm *g, enum int8_form f, size_t n_rows)

@@ -325,6 +325,16 @@ static void gemm_row(const struct kern_gemm *g, size_t i, float *s)
     }
 }
 
+/* A sum becomes an element of y. */
+static void store(const struct kern_gemm *g, size_t i, size_t j, float s)
+{
+    float *y = g->y + i * g->ldy + j;
+
+    *y = g->is_first ? s : *y + s;
+    if (g->bias)
+        *y += g->bias[j];
+}
+
 static void gemm(const struct kern_gemm *g)
 {
     for (size_t i = 0; i < g->n_rows; i++) {
@@ -332,7 +342,7 @@ static void gemm(const struct kern_gemm *g)
 
         gemm_row(g, i, s);
         for (size_t j = 0; j < g->n_cols; j++)
-            g->y[i * g->ldy + j] = g->is_first ? s[j] : g->y[i * g->ldy + j] + s[j];
+            store(g, i, j, s[j]);
     }
 }
 
@@ -426,10 +436,8 @@ static void gemm_bf16(const struct kern_gemm *g)
         for (size_t j = 0; j < g->n_cols; j++) {
             const uint16_t *x = g->x_bf16 + i * g->ldx;
             const uint16_t *w = (const uint16_t *)g->w + 2 * j;
-            const float s = pairs_chain(g->n_k, x, w, 2 * KERN_PANEL, 0.0f);
-            float *y = g->y + i * g->ldy + j;
 
-            *y = g->is_first ? s : *y + s;
+            store(g, i, j, pairs_chain(g->n_k, x, w, 2 * KERN_PANEL, 0.0f));
         }
     }
 }
@@ -471,14 +479,9 @@ static float int8_element(const struct kern_gemm *g, const struct kern_int8 *x, 
 
 static void gemm_int8(const struct kern_gemm *g)
 {
-    for (size_t i = 0; i < g->n_rows; i++) {
-        for (size_t j = 0; j < g->n_cols; j++) {
-            const float s = int8_element(g, g->x_int8 + i * g->ldx, j);
-            float *y = g->y + i * g->ldy + j;
-
-            *y = g->is_first ? s : *y + s;
-        }
-    }
+    for (size_t i = 0; i < g->n_rows; i++)
+        for (size_t j = 0; j < g->n_cols; j++)
+            store(g, i, j, int8_element(g, g->x_int8 + i * g->ldx, j));
 }
 
 static void down_bf16(const struct kern_factor *f)

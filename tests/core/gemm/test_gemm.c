@@ -91,14 +91,19 @@ static void matrix_free(struct matrix *m)
 
 struct run {
     size_t n_rows, n_out, n_in, ldx, ldy;
-    float *x, *y;
+    float *x, *y, *bias; /* [n_out]; NULL of an even number of rows */
     void *scratch;
 };
 
 static struct run run_new(size_t n_rows, size_t n_out, size_t n_in)
 {
-    struct run r = {n_rows, n_out, n_in, n_in + 3, n_out + 5, NULL, NULL, NULL};
+    struct run r = {
+        .n_rows = n_rows, .n_out = n_out, .n_in = n_in, .ldx = n_in + 3, .ldy = n_out + 5};
 
+    if (n_rows % 2)
+        r.bias = calloc(n_out, sizeof(float));
+    for (size_t i = 0; r.bias && i < n_out; i++)
+        r.bias[i] = sample(i, 5);
     r.x = calloc(n_rows * r.ldx + 1, sizeof(float));
     r.y = calloc(n_rows * r.ldy + 1, sizeof(float));
     r.scratch = core_alloc_aligned(gemm_scratch_bytes());
@@ -113,14 +118,27 @@ static void run_free(struct run *r)
 {
     free(r->x);
     free(r->y);
+    free(r->bias);
     core_free(r->scratch);
+}
+
+static struct gemm_args args_of(const struct run *r, size_t col0, size_t col1)
+{
+    return (struct gemm_args){.x = r->x,
+                              .ldx = r->ldx,
+                              .n_rows = r->n_rows,
+                              .y = r->y,
+                              .ldy = r->ldy,
+                              .col0 = col0,
+                              .col1 = col1,
+                              .scratch = r->scratch};
 }
 
 static void run_cols(const struct run *r, const struct gemm_weight *w, size_t col0, size_t col1)
 {
-    const struct gemm_args a = {r->x, r->ldx, r->n_rows,  r->y, r->ldy,
-                                col0, col1,   r->scratch, NULL};
+    struct gemm_args a = args_of(r, col0, col1);
 
+    a.bias = r->bias;
     gemm_run(w, &a);
 }
 
@@ -134,6 +152,10 @@ static void run_check(const struct run *r, const struct matrix *m, const char *n
             for (size_t k = 0; k < r->n_in && j < r->n_out; k++) {
                 want += (double)r->x[i * r->ldx + k] * (double)m->values[j * r->n_in + k];
                 mag += fabs((double)r->x[i * r->ldx + k] * (double)m->values[j * r->n_in + k]);
+            }
+            if (r->bias && j < r->n_out) {
+                want += (double)r->bias[j];
+                mag += fabs((double)r->bias[j]);
             }
             if (j >= r->n_out) /* the pad is kept */
                 want = 77.0;
@@ -403,8 +425,9 @@ static void *typed_new(const struct run *r, const struct gemm_weight *w, const s
 static void run_typed(const struct run *r, const struct gemm_weight *w, const void *x, size_t col0,
                       size_t col1)
 {
-    const struct gemm_args a = {r->x, r->ldx, r->n_rows, r->y, r->ldy, col0, col1, r->scratch, x};
+    struct gemm_args a = args_of(r, col0, col1);
 
+    a.typed_x = x;
     gemm_run(w, &a);
 }
 

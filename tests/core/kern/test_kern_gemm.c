@@ -161,7 +161,7 @@ START_TEST(a_part_of_a_panel_is_widened_as_in_the_whole)
 END_TEST
 
 struct product {
-    struct guarded x, w, y;
+    struct guarded x, w, y, bias;
     float *wide, *init;
     struct kern_gemm g;
 };
@@ -182,6 +182,7 @@ static struct product product_new(const struct kern_panel *p, size_t n_rows, siz
     q.x = guarded_samples(n_rows ? (n_rows - 1) * q.g.ldx + n_k : 0, 1);
     q.w = panel_new(p, n_k);
     q.y = guarded_samples(n_y, 2);
+    q.bias = guarded_samples(n_cols, 3);
     q.wide = calloc(n_k * KERN_PANEL + 1, sizeof(float));
     t.widen(p, n_k, q.w.p, q.wide);
     q.init = calloc(n_y + 1, sizeof(float));
@@ -197,6 +198,7 @@ static void product_free(struct product *q)
     guarded_free(&q->x);
     guarded_free(&q->w);
     guarded_free(&q->y);
+    guarded_free(&q->bias);
     free(q->wide);
     free(q->init);
 }
@@ -213,6 +215,10 @@ static void product_check(const struct product *q, const char *name)
             for (size_t k = 0; k < g->n_k && j < g->n_cols; k++) {
                 want += (double)g->x[i * g->ldx + k] * (double)q->wide[k * KERN_PANEL + j];
                 mag += fabs((double)g->x[i * g->ldx + k] * (double)q->wide[k * KERN_PANEL + j]);
+            }
+            if (g->bias && j < g->n_cols) {
+                want += (double)g->bias[j];
+                mag += fabs((double)g->bias[j]);
             }
             if (j >= g->n_cols) /* the pad is kept */
                 want = was, mag = 0.0;
@@ -240,6 +246,7 @@ START_TEST(gemm_is_right_at_every_level_form_and_size)
                     struct product q = product_new(&forms[_i], rows, ks[k], cols[c], pad);
 
                     q.g.is_first = (rows + c + k) % 2;
+                    q.g.bias = (rows + k) % 3 ? q.bias.p : NULL;
                     t[l].gemm(&q.g);
                     product_check(&q, t[l].name);
                     product_free(&q);

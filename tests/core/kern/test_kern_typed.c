@@ -218,7 +218,7 @@ START_TEST(portable_products_are_those_of_the_values)
 {
     const struct kern_panel *p = &forms[_i];
     struct kern_table t;
-    struct guarded x, w = panel_new(p, 96);
+    struct guarded x, w = panel_new(p, 96), bias = guarded_samples(32, 3);
     float y[3 * 32];
     struct kern_gemm g = {.n_rows = 3, .n_k = 96, .n_cols = 32, .ldy = 32, .panel = *p, .w = w.p};
 
@@ -229,9 +229,10 @@ START_TEST(portable_products_are_those_of_the_values)
     g.x_int8 = x.p;
     g.y = y;
     g.is_first = true;
+    g.bias = bias.p;
     is_bf16(p) ? t.gemm_bf16(&g) : t.gemm_int8(&g);
     for (size_t i = 0; i < 96; i++) {
-        double want = 0.0, mag = 0.0;
+        double want = (double)g.bias[i % 32], mag = fabs(want);
 
         for (size_t k = 0; k < 96; k++) {
             const double v = (double)x_value(&g, i / 32, k) * (double)weight(p, w.p, k, i % 32);
@@ -244,11 +245,12 @@ START_TEST(portable_products_are_those_of_the_values)
     }
     guarded_free(&x);
     guarded_free(&w);
+    guarded_free(&bias);
 }
 END_TEST
 
 struct product {
-    struct guarded x, w;
+    struct guarded x, w, bias;
     struct kern_gemm g;
 };
 
@@ -265,6 +267,7 @@ static struct product product_new(const struct kern_panel *p, size_t n_rows, siz
 
     kern_table_init(&t, 0);
     q.w = panel_new(p, n_k);
+    q.bias = guarded_samples(n_cols, 3);
     q.x = guarded_rows(&t, is_bf16(p), n_rows, n_k, q.g.ldx);
     q.g.w = q.w.p;
     q.g.x_bf16 = q.x.p;
@@ -276,6 +279,7 @@ static void product_free(struct product *q)
 {
     guarded_free(&q->x);
     guarded_free(&q->w);
+    guarded_free(&q->bias);
 }
 
 static void run(const struct kern_table *t, struct kern_gemm g, float *y)
@@ -299,6 +303,8 @@ static void by_tiles(const struct kern_gemm *g)
             s += sum[0] + sum[1];
         }
         *y = g->is_first ? s : *y + s;
+        if (g->bias)
+            *y += g->bias[col];
     }
 }
 
@@ -333,6 +339,7 @@ START_TEST(every_level_gives_the_bits_of_its_definition_at_every_size)
             const size_t n_y = rows ? (rows - 1) * q.g.ldy + q.g.n_cols : 0;
 
             q.g.is_first = (rows + i) % 2;
+            q.g.bias = (rows + i) % 3 ? q.bias.p : NULL;
             for (unsigned l = 1; l < n_levels; l++) {
                 struct guarded y = guarded_samples(n_y, 2), want = guarded_samples(n_y, 2);
 
