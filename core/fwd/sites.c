@@ -13,6 +13,7 @@ enum {
     TILE_COLS = 128, /* inputs stay in the second cache, an epilogue is long enough */
     SPARSE_ROWS = 8, /* rows of a sparse product at once */
     FEW_ROWS = 32,   /* with so few rows a tile is a panel, and adjacent ones are done together */
+    ASK_ROWS = 4,    /* so few rows of a task wait for its `down` longer than they multiply */
 };
 
 /* ---- one group of linears ---------------------------------------------------- */
@@ -261,7 +262,7 @@ static const struct fwd_product *ask_chunk(const struct group *g, size_t c, size
     const struct fwd_product *p = product_of(g, c, e);
     const struct gemm_factor down = delta_factor(&p->a->down);
 
-    if (g->v->segment[p->segment].n_rows <= FWD_FEW_ROWS)
+    if (g->v->segment[p->segment].n_rows <= ASK_ROWS)
         gemm_down_ask(&down);
     return p;
 }
