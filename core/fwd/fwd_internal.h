@@ -62,6 +62,7 @@ struct fwd_run {
     const struct gemm_weight *w;
     uint32_t row0, row1;
     unsigned lin;
+    uint32_t rows;  /* rows and */
     size_t cols;    /* outputs of one tile */
     size_t n_tiles; /* of this run and those before it */
 };

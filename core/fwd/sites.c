@@ -9,7 +9,7 @@
 
 enum {
     ROW_CHUNK = 32,  /* rows of one down product */
-    TILE_ROWS = 128, /* rows and outputs of one tile of the base product: the rows' */
+    TILE_ROWS = 144, /* rows and outputs of one tile of the base product: the rows' */
     TILE_COLS = 128, /* inputs stay in the second cache, an epilogue is long enough */
     SPARSE_ROWS = 8, /* rows of a sparse product at once */
     FEW_ROWS = 32,   /* with so few rows a tile is a panel, and adjacent ones are done together */
@@ -78,7 +78,7 @@ static size_t tile_cols(const struct group *g, const struct gemm_weight *w)
 
 static size_t n_row_tiles(const struct fwd_run *r)
 {
-    return (r->row1 - r->row0 + TILE_ROWS - 1) / TILE_ROWS;
+    return (r->row1 - r->row0 + r->rows - 1) / r->rows;
 }
 
 static void close_run(struct group *g, struct fwd_run *r)
@@ -86,6 +86,7 @@ static void close_run(struct group *g, struct fwd_run *r)
     const size_t n_before = r == g->me->run ? 0 : r[-1].n_tiles;
 
     r->cols = tile_cols(g, r->w);
+    r->rows = (uint32_t)gemm_rows_alike(r->row1 - r->row0, TILE_ROWS);
     r->n_tiles = n_before + (gemm_n_out(r->w) + r->cols - 1) / r->cols * n_row_tiles(r);
 }
 
@@ -510,8 +511,8 @@ static void run_tiles(const struct group *g, size_t at, size_t end, size_t *i)
         n = n_row_tiles(r) > 1 ? 1 : (end < r->n_tiles ? end : r->n_tiles) - at;
         n_out = gemm_n_out(r->w);
         t.i = r->lin;
-        t.r0 = r->row0 + (uint32_t)(in % n_row_tiles(r)) * TILE_ROWS;
-        t.r1 = t.r0 + TILE_ROWS < r->row1 ? t.r0 + TILE_ROWS : r->row1;
+        t.r0 = r->row0 + (uint32_t)(in % n_row_tiles(r)) * r->rows;
+        t.r1 = t.r0 + r->rows < r->row1 ? t.r0 + r->rows : r->row1;
         t.c0 = in / n_row_tiles(r) * r->cols;
         t.c1 = t.c0 + n * r->cols < n_out ? t.c0 + n * r->cols : n_out;
         run_tile(g, r->w, &t);

@@ -21,7 +21,8 @@ enum {
     K_MAX = 384,               /* 48 KiB as f32: tiles read it from the second-level cache */
     K_MAX_TYPED = 1024,        /* never widened: tiles read it from the second level */
     X_BLOCK_BYTES = 384 << 10, /* second-level caches are 512 KiB and more */
-    ROWS_MIN = 64,             /* fewer would widen a panel too often */
+    ROWS_UNIT = 48,            /* whole tiles of 4, 6, 8 and 16 rows */
+    ROWS_MIN = 2 * ROWS_UNIT,  /* fewer would widen a panel too often */
     ROOM_MIN_BYTES = 64 << 10,
     ASK_BYTES = 1 << 10
 };
@@ -298,11 +299,26 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
     } while (k < w->n_k);
 }
 
-void gemm_run(const struct gemm_weight *w, const struct gemm_args *a)
+size_t gemm_rows_alike(size_t n_rows, size_t most)
+{
+    const size_t n = (n_rows + most - 1) / most, each = n ? (n_rows + n - 1) / n : 1;
+
+    return (each + ROWS_UNIT - 1) / ROWS_UNIT * ROWS_UNIT;
+}
+
+/* Rows of x that stay in the cache together. */
+static size_t cached_rows(const struct gemm_weight *w)
 {
     const size_t x_bytes =
         w->precision == GEMM_EXACT ? w->n_in * sizeof(float) : gemm_x_bytes(w->precision, w->n_in);
-    size_t rows = x_bytes ? X_BLOCK_BYTES / x_bytes : a->n_rows;
+    const size_t n = x_bytes ? X_BLOCK_BYTES / x_bytes / ROWS_UNIT * ROWS_UNIT : ROWS_MIN;
+
+    return n > ROWS_MIN ? n : ROWS_MIN;
+}
+
+void gemm_run(const struct gemm_weight *w, const struct gemm_args *a)
+{
+    const size_t rows = gemm_rows_alike(a->n_rows, cached_rows(w));
 
     assert(a->col0 % KERN_PANEL == 0 && a->col1 <= w->n_out);
     assert(a->col1 % KERN_PANEL == 0 || a->col1 == w->n_out);
@@ -312,8 +328,6 @@ void gemm_run(const struct gemm_weight *w, const struct gemm_args *a)
         gemm__blas_run(w, a);
         return;
     }
-    if (rows < ROWS_MIN)
-        rows = ROWS_MIN;
     for (size_t row = 0; row < a->n_rows; row += rows) {
         const size_t n_rows = a->n_rows - row < rows ? a->n_rows - row : rows;
 

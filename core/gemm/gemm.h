@@ -90,6 +90,10 @@ void gemm_make_x(const struct kern_table *k, enum gemm_precision p, size_t n_in,
  * shapes; 64-byte aligned memory. */
 size_t gemm_scratch_bytes(void);
 
+/* Rows of each piece when n_rows are cut into as few as have at most `most`: about alike, and whole
+ * tiles of every level's kernels, but for the last piece. */
+size_t gemm_rows_alike(size_t n_rows, size_t most);
+
 struct gemm_args {
     const float *x; /* [n_rows, n_in], row stride ldx */
     size_t ldx, n_rows;
