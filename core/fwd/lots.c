@@ -11,6 +11,7 @@
  *
  * A row's bits do not depend on what else is in its step, so not on this either. */
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/alloc.h"
@@ -20,10 +21,12 @@
 enum {
     ROWS_MAX = 512,   /* of a lot: who has a longer input needs the others */
     ROWS_GOOD = 256,  /* more are no faster, and leave the second cache */
-    ROWS_WEIGHTS = 8, /* reading all weights once takes as long as so many rows */
-    EVEN = 95,        /* percent of the workers' time that is used: good enough */
+    ROWS_WEIGHTS = 2, /* reading all weights once takes as long as so many rows */
+    EVEN = 98,        /* percent of the workers' time that is used: good enough */
     TOO_UNEVEN = 80,  /* less, and all are faster together */
     TRIES = 16,       /* steps of fewer inputs that are looked at */
+    TURNS = 16,       /* inputs that change places at most */
+    LENGTHS_MAX = 32, /* 1 + 2 + .. + 32 rows are more than ROWS_MAX */
 };
 
 /* ---- memory --------------------------------------------------------------------- */
@@ -103,12 +106,76 @@ static bool sort(struct fwd_lots *l, uint32_t n)
     return true;
 }
 
+/* An input of each length that a lot has, of n inputs in order; returns how many. */
+static unsigned lengths(const struct fwd_lots *l, uint32_t n, uint32_t lot,
+                        uint32_t of[LENGTHS_MAX])
+{
+    unsigned k = 0;
+
+    for (uint32_t i = 0; i < n && k < LENGTHS_MAX; i++) {
+        const uint32_t s = l->order[i];
+
+        if (l->lot_of[s] == lot && (k == 0 || l->n_rows[of[k - 1]] != l->n_rows[s]))
+            of[k++] = s;
+    }
+    return k;
+}
+
+static void move(struct fwd_lots *l, uint32_t s, uint32_t lot)
+{
+    l->rows[l->lot_of[s]] -= l->n_rows[s];
+    l->rows[lot] += l->n_rows[s];
+    l->lot_of[s] = lot;
+}
+
+/* An input of lot `from` goes to lot `to`, or changes places with a shorter one of that, such that
+ * both have as many rows as can be. False: no such input would help. */
+static bool even_out(struct fwd_lots *l, uint32_t n, uint32_t from, uint32_t to)
+{
+    const int64_t more = (int64_t)l->rows[from] - l->rows[to];
+    uint32_t a[LENGTHS_MAX], b[LENGTHS_MAX];
+    const unsigned n_a = lengths(l, n, from, a), n_b = lengths(l, n, to, b);
+    int64_t best = more; /* that `from` has more afterwards, or fewer */
+    unsigned at_a = 0, at_b = 0;
+
+    for (unsigned i = 0; i < n_a; i++)
+        for (unsigned j = 0; j <= n_b; j++) { /* n_b: with none */
+            const int64_t back = j < n_b ? l->n_rows[b[j]] : 0;
+            const int64_t left = llabs(more - 2 * (l->n_rows[a[i]] - back));
+
+            if (left < best) {
+                best = left;
+                at_a = i;
+                at_b = j;
+            }
+        }
+    if (best == more)
+        return false;
+    move(l, a[at_a], to);
+    if (at_b < n_b)
+        move(l, b[at_b], from);
+    return true;
+}
+
+/* The first lots of most and of fewest rows. */
+static void extremes(const struct fwd_lots *l, uint32_t *most, uint32_t *least)
+{
+    *most = *least = 0;
+    for (uint32_t k = 1; k < l->n; k++) {
+        if (l->rows[k] > l->rows[*most])
+            *most = k;
+        if (l->rows[k] < l->rows[*least])
+            *least = k;
+    }
+}
+
 /* Shares n inputs of l->n_rows rows each out to lots, a number of them for each worker: the longest
- * first, each to the lot that has the fewest rows. Returns the percentage of the workers' time that
- * is used; 0: none will do. */
+ * first, each to the lot that has the fewest rows; then some change places. Returns the percentage
+ * of the workers' time that is used; 0: none will do. */
 static unsigned share_out(struct fwd_lots *l, unsigned n_workers, uint32_t n)
 {
-    uint64_t n_rows = 0, most = 0, n_rounds;
+    uint64_t n_rows = 0, n_rounds, longest;
+    uint32_t most, least;
 
     for (uint32_t i = 0; i < n; i++)
         n_rows += l->n_rows[i];
@@ -118,16 +185,18 @@ static unsigned share_out(struct fwd_lots *l, unsigned n_workers, uint32_t n)
         return 0;
     memset(l->rows, 0, l->n * sizeof(*l->rows));
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t least = 0;
-
-        for (uint32_t k = 1; k < l->n; k++)
-            if (l->rows[k] < l->rows[least])
-                least = k;
+        extremes(l, &most, &least);
         l->lot_of[l->order[i]] = least;
         l->rows[least] += l->n_rows[l->order[i]];
-        most = l->rows[least] > most ? l->rows[least] : most;
     }
-    return most > ROWS_MAX ? 0 : (unsigned)(100 * n_rows / (l->n * (most + ROWS_WEIGHTS)));
+    for (unsigned i = 0; i < TURNS; i++) {
+        extremes(l, &most, &least);
+        if (!even_out(l, n, most, least))
+            break;
+    }
+    extremes(l, &most, &least);
+    longest = l->rows[most];
+    return longest > ROWS_MAX ? 0 : (unsigned)(100 * n_rows / (l->n * (longest + ROWS_WEIGHTS)));
 }
 
 uint32_t fwd_even(struct fwd *f, const uint32_t *n_rows, uint32_t n, uint32_t least)

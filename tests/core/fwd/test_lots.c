@@ -124,6 +124,27 @@ START_TEST(a_step_is_cut_where_workers_end_together_and_bits_stay)
 }
 END_TEST
 
+/* The longest first, each where the fewest rows are, would be 110, 80 and 80. */
+START_TEST(lots_are_as_even_as_their_inputs_can_be)
+{
+    static const uint32_t n_rows[] = {30, 50, 40, 30, 50, 40, 30};
+
+    open_all();
+    fill(n_rows, 0, 7, x.out);
+    ck_assert(fwd__lots_plan(x.f));
+    ck_assert_uint_eq(x.f->lots.n, N_WORKERS);
+    for (uint32_t k = 0; k < N_WORKERS; k++) {
+        uint32_t n = 0;
+
+        for (uint32_t s = 0; s < 7; s++)
+            n += x.f->lots.lot_of[s] == k ? n_rows[s] : 0;
+        ck_assert_uint_eq(n, 90);
+        ck_assert_uint_eq(x.f->lots.rows[k], n);
+    }
+    close_all();
+}
+END_TEST
+
 START_TEST(an_even_step_leaves_out_as_few_as_it_can)
 {
     static const uint32_t alike[N_SEQS_MAX] = {60, 60, 60, 60, 60, 60, 60, 60, 60, 60, 60, 60};
@@ -147,6 +168,7 @@ Suite *lots_suite(void)
 
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, a_step_is_cut_where_workers_end_together_and_bits_stay, 0, N_STEPS);
+    tcase_add_test(t, lots_are_as_even_as_their_inputs_can_be);
     tcase_add_test(t, an_even_step_leaves_out_as_few_as_it_can);
     suite_add_tcase(s, t);
     return s;
