@@ -14,7 +14,7 @@
 
 #include "core/fwd/fwd_internal.h"
 
-enum { PIECES = FWD_SPAN_KEYS / FWD_KV_BLOCK };
+enum { PIECES = FWD_SPAN_KEYS / FWD_KV_BLOCK, LINE = 16 };
 
 /* The attention that is being computed, and for whom. */
 struct job {
@@ -67,7 +67,8 @@ struct queries {
     size_t n_pinned;          /* the first keys, which every row sees too */
     unsigned head, head_step; /* as in struct fwd_tile */
     size_t query, query_step;
-    float *max, *sum; /* of each row, so far */
+    float *max, *sum, *less; /* of each row, so far: struct kern_weigh */
+    bool is_first;           /* no span yet: nothing is there, o neither */
 };
 
 static size_t kv_width(const struct fwd *f)
@@ -109,7 +110,6 @@ static void span_of_blocks(const struct job *j, size_t first, struct span *s)
 /* Scores of n keys. */
 static size_t score_stride(size_t n)
 {
-    enum { LINE = 16 };
     const size_t n_lines = (n + LINE - 1) / LINE;
 
     return (n_lines | 1) * LINE;
@@ -121,25 +121,31 @@ static size_t pairs_size(size_t n)
     return (n + n % 2) * KERN_PANEL;
 }
 
-/* The keys of a span of rows, read by many queries, as panels in the worker's memory; with pairs
- * the values, too. */
+/* The keys and values of a span of rows, read by many queries, as panels of pairs in the worker's
+ * memory. */
+static void make_pairs(const struct job *j, struct span *s)
+{
+    const struct fwd_worker *me = &j->f->worker[j->w->worker];
+    const struct kern_table *k = j->f->k;
+    const size_t d = j->f->c->d_head, n_panels = (s->n + KERN_PANEL - 1) / KERN_PANEL;
+    uint16_t *out = me->pairs + n_panels * pairs_size(d), *rows = (uint16_t *)(void *)me->keys;
+
+    k->rows_to_bf16(s->n, d, s->piece[0].k, s->ldk, rows);
+    k->columns(s->n, d / 2, rows, d / 2, me->pairs);
+    s->has_pairs = true;
+    s->k_pairs = me->pairs;
+    s->v_pairs = out;
+    for (size_t c = 0; c < d; c += KERN_PANEL, out += pairs_size(s->n))
+        k->pairs(s->n, (const float *)s->piece[0].v + c, s->ldv, out);
+}
+
+/* The same of f32, of keys only. */
 static void make_panels(const struct job *j, struct span *s)
 {
     const struct fwd_worker *me = &j->f->worker[j->w->worker];
-    const size_t d = j->f->c->d_head;
-    uint16_t *out = me->pairs;
 
-    j->f->k->columns(s->n, d, s->piece[0].k, s->ldk, me->keys);
+    j->f->k->columns(s->n, j->f->c->d_head, s->piece[0].k, s->ldk, me->keys);
     s->panels = me->keys;
-    if (!j->f->has_pairs || s->is_prefix)
-        return;
-    s->has_pairs = true;
-    s->k_pairs = out;
-    for (size_t i = 0; i < s->n; i += KERN_PANEL, out += pairs_size(d))
-        j->f->k->pairs(d, me->keys + i * d, KERN_PANEL, out);
-    s->v_pairs = out;
-    for (size_t c = 0; c < d; c += KERN_PANEL, out += pairs_size(s->n))
-        j->f->k->pairs(s->n, (const float *)s->piece[0].v + c, s->ldv, out);
 }
 
 static void span_at(const struct job *j, size_t at, struct span *s)
@@ -165,27 +171,15 @@ static void span_at(const struct job *j, size_t at, struct span *s)
 
         s->piece[0] = (struct piece){j->w->k + row * kv + head, j->w->v + row * kv + head, s->n};
     }
-    if (!j->has_blocks)
+    if (j->has_blocks)
+        return;
+    if (f->has_pairs && !s->is_prefix)
+        make_pairs(j, s);
+    else
         make_panels(j, s);
 }
 
 /* ---- scores and weights -------------------------------------------------------------- */
-
-/* The keys of the span that row i sees, counted from its begin: *from to *to. */
-static void seen_by(const struct queries *qs, size_t i, const struct span *s, size_t *from,
-                    size_t *to)
-{
-    const ptrdiff_t begin = qs->begin + (ptrdiff_t)i * qs->begin_step - (ptrdiff_t)s->at;
-    const ptrdiff_t end = qs->end + (ptrdiff_t)i * qs->end_step - (ptrdiff_t)s->at;
-    const ptrdiff_t n = (ptrdiff_t)s->n;
-
-    *from = begin < 0 ? 0 : begin < n ? (size_t)begin : s->n;
-    *to = end < 0 ? 0 : end < n ? (size_t)end : s->n;
-    if (s->at < qs->n_pinned) {
-        *from = 0;
-        *to = s->n;
-    }
-}
 
 /* What the attention adds to the scores of a span of the sequence's keys. */
 static void add_scores(const struct job *j, const struct queries *qs, const struct span *s,
@@ -276,8 +270,8 @@ static void pairs_scores(const struct job *j, const struct queries *qs, const st
     }
 }
 
-/* o += the values of pairs, weighed; weight [rows, lds]. What is behind a last weight is
- * 0, up to a pair. */
+/* o += the values of pairs, weighed, or the first of it; weight [rows, lds]. What is behind a last
+ * weight is 0, up to a pair. */
 static void pairs_values(const struct job *j, const struct queries *qs, const struct span *s,
                          const uint16_t *weight)
 {
@@ -285,6 +279,7 @@ static void pairs_values(const struct job *j, const struct queries *qs, const st
     struct kern_gemm g = pairs_product(qs, weight, s->lds);
 
     g.ldy = qs->ld;
+    g.is_first = qs->is_first;
     g.n_k = s->n + s->n % 2;
     for (size_t c = 0; s->v_pairs && c < d; c += KERN_PANEL) {
         g.w = g.ahead = s->v_pairs + c / KERN_PANEL * pairs_size(s->n);
@@ -302,6 +297,7 @@ static void pairs_values(const struct job *j, const struct queries *qs, const st
             g.ahead = (const char *)g.w + g.n_ahead;
             j->f->k->gemm_bf16(&g);
         }
+        g.is_first = false;
     }
 }
 
@@ -326,47 +322,44 @@ static float score_scale(const struct job *j)
     return j->a->scale != 0.0f ? j->a->scale : 1.0f / sqrtf((float)j->f->c->d_head);
 }
 
-/* n scores become tanh(scale score / cap), if there is a cap. */
-static void bend(const struct job *j, size_t n, float *score)
+/* Scores become tanh(scale score / cap), if there is a cap. */
+static void bend(const struct job *j, const struct queries *qs, const struct span *s, float *score)
 {
-    if (j->a->softcap == 0.0f)
-        return;
-    j->f->k->scale(n, score_scale(j) / j->a->softcap, score);
-    j->f->k->act(KERN_ACT_TANH, n, score, score);
+    for (size_t i = 0; j->a->softcap != 0.0f && i < qs->n; i++) {
+        j->f->k->scale(s->n, score_scale(j) / j->a->softcap, score + i * s->lds);
+        j->f->k->act(KERN_ACT_TANH, s->n, score + i * s->lds, score + i * s->lds);
+    }
 }
 
-/* Scores of row i become weights, 0 where it sees nothing, as large as its maximum makes
- * them; what it has so far is brought to the same maximum. */
-static void weigh(const struct job *j, const struct queries *qs, size_t i, const struct span *s,
-                  float *score)
+/* Scores become weights, in their place or as bf16; what there is so far is brought to the same
+ * maximum. */
+static void weigh(const struct job *j, const struct queries *qs, const struct span *s, float *score,
+                  uint16_t *bf16)
 {
-    const float scale = j->a->softcap != 0.0f ? j->a->softcap : score_scale(j);
     const struct kern_table *k = j->f->k;
-    size_t from, to;
-    float max;
+    struct kern_weigh a = {.n_rows = qs->n,
+                           .n = s->n,
+                           .score = score,
+                           .ld = s->lds,
+                           .bf16 = bf16,
+                           .scale = j->a->softcap != 0.0f ? j->a->softcap : score_scale(j),
+                           .end = (ptrdiff_t)s->n,
+                           .is_first = qs->is_first,
+                           .max = qs->max,
+                           .sum = qs->sum,
+                           .less = qs->less};
 
-    seen_by(qs, i, s, &from, &to);
-    if (from >= to) {
-        memset(score, 0, s->n * sizeof(float));
-        return;
+    if (s->at >= qs->n_pinned) {
+        a.begin = qs->begin - (ptrdiff_t)s->at;
+        a.begin_step = qs->begin_step;
+        a.end = qs->end - (ptrdiff_t)s->at;
+        a.end_step = qs->end_step;
     }
-    bend(j, to - from, score + from);
-    max = k->max(to - from, score + from);
-    if (max > qs->max[i]) {
-        float less = qs->max[i];
-
-        if (less > -INFINITY) {
-            k->exp_sum(1, scale, max, &less);
-            qs->sum[i] *= less;
-            k->scale(j->f->c->d_head, less, qs->o + i * qs->ld);
-        }
-        qs->max[i] = max;
-    }
-    qs->sum[i] += k->exp_sum(to - from, scale, qs->max[i], score + from);
-    if (from > 0)
-        memset(score, 0, from * sizeof(float));
-    if (to < s->n)
-        memset(score + to, 0, (s->n - to) * sizeof(float));
+    bend(j, qs, s, score);
+    k->weigh(&a);
+    for (size_t i = 0; !qs->is_first && i < qs->n; i++)
+        if (qs->less[i] != 1.0f)
+            k->scale(j->f->c->d_head, qs->less[i], qs->o + i * qs->ld);
 }
 
 /* Asks memory for a span's keys and values at once: a decoding step reads each of them for one
@@ -388,6 +381,13 @@ static void fetch(const struct job *j, const struct span *s)
     }
 }
 
+/* o [rows, d_head] = 0. */
+static void clear(const struct job *j, const struct queries *qs)
+{
+    for (size_t i = 0; i < qs->n; i++)
+        memset(qs->o + i * qs->ld, 0, j->f->c->d_head * sizeof(float));
+}
+
 /* One span of keys more for the rows of a pass. */
 static void add_span(const struct job *j, const struct queries *qs, const struct span *s,
                      float *score)
@@ -396,18 +396,14 @@ static void add_span(const struct job *j, const struct queries *qs, const struct
     float *weight = score;
 
     make_scores(j, qs, s, score);
-    for (size_t i = 0; i < qs->n; i++)
-        weigh(j, qs, i, s, score + i * s->lds);
-    scale_prefix(j, qs, s, 1, score);
+    weigh(j, qs, s, score, s->has_pairs ? bf16 : NULL);
     if (s->has_pairs) {
-        for (size_t i = 0; i < qs->n; i++) {
-            j->f->k->to_bf16(s->n, score + i * s->lds, bf16 + i * s->lds);
-            if (s->n % 2)
-                bf16[i * s->lds + s->n] = 0;
-        }
         pairs_values(j, qs, s, bf16);
         return;
     }
+    scale_prefix(j, qs, s, 1, score);
+    if (qs->is_first)
+        clear(j, qs);
     for (unsigned i = 0; i < s->n_pieces; weight += s->piece[i++].n)
         j->f->k->outer(qs->n, j->f->c->d_head, s->piece[i].n, weight, s->lds, s->type,
                        s->piece[i].v, s->ldv, qs->o, qs->ld);
@@ -451,14 +447,17 @@ static struct queries pass(const struct job *j, const struct queries *all, size_
     qs.query += q0 * qs.query_step;
     qs.max += at;
     qs.sum += at;
+    qs.less += at;
     return qs;
 }
 
 /* All spans that a query of the item sees, each for all heads while it is in the cache. */
-static void run_passes(const struct job *j, const struct queries *all, size_t n_heads, float *score)
+static void run_passes(const struct job *j, struct queries *all, size_t n_heads, float *score)
 {
     const size_t n_rows = j->is_single ? all->n : FWD_QUERY_CHUNK;
     struct span s;
+
+    all->is_first = true;
 
     for (size_t at = 0; at < j->n_keys; at += span_size(j, at)) {
         const ptrdiff_t end = (ptrdiff_t)(at + span_size(j, at));
@@ -474,37 +473,38 @@ static void run_passes(const struct job *j, const struct queries *all, size_t n_
 
                 add_span(j, &qs, &s, score);
             }
+        all->is_first = false;
     }
 }
 
 /* An item's queries as bf16. */
 static void narrow_queries(const struct job *j, struct queries *qs, size_t n_heads)
 {
-    const size_t d = j->f->c->d_head, n = qs->n * n_heads;
+    const size_t d = j->f->c->d_head;
     uint16_t *out = j->f->worker[j->w->worker].query;
 
-    for (size_t i = 0; i < n; i++)
-        j->f->k->to_bf16(d, qs->q + i / qs->n * d + i % qs->n * qs->ld, out + i * d);
+    for (size_t h = 0; h < n_heads; h++)
+        j->f->k->rows_to_bf16(qs->n, d, qs->q + h * d, qs->ld, out + h * qs->n * d);
     qs->q_bf16 = out;
 }
 
-/* Rows of results begin as 0, with nothing seen; then all spans; then each is divided by
- * its sum. */
+/* Whole lines of floats, so that what follows them begins with one. */
+static size_t whole_lines(size_t n)
+{
+    return (n + LINE - 1) / LINE * LINE;
+}
+
+/* All spans; then each row of results is divided by its sum. */
 static void attend(const struct job *j, struct queries *qs, size_t n_heads)
 {
     const size_t d = j->f->c->d_head, n = qs->n * n_heads;
-    float *score = j->f->worker[j->w->worker].score;
 
-    qs->max = score;
-    qs->sum = score + n;
-    for (size_t i = 0; i < n; i++) {
-        qs->max[i] = -INFINITY;
-        qs->sum[i] = 0.0f;
-        memset(qs->o + i / qs->n * d + i % qs->n * qs->ld, 0, d * sizeof(float));
-    }
+    qs->max = j->f->worker[j->w->worker].score;
+    qs->sum = qs->max + whole_lines(n);
+    qs->less = qs->sum + whole_lines(n);
     if (j->f->has_pairs)
         narrow_queries(j, qs, n_heads);
-    run_passes(j, qs, n_heads, score + 2 * n);
+    run_passes(j, qs, n_heads, qs->less + whole_lines(n));
     for (size_t i = 0; i < n; i++)
         j->f->k->scale(d, 1.0f / qs->sum[i], qs->o + i / qs->n * d + i % qs->n * qs->ld);
 }
@@ -521,7 +521,7 @@ size_t fwd__score_floats(const struct fwd *f)
 {
     const size_t group = f->c->n_heads / f->c->n_kv_heads;
 
-    return pass_rows(f) * score_stride(FWD_SPAN_KEYS) + 2 * FWD_QUERIES_MAX * group;
+    return pass_rows(f) * score_stride(FWD_SPAN_KEYS) + 3 * whole_lines(FWD_QUERIES_MAX * group);
 }
 
 size_t fwd__weight_values(const struct fwd *f)

@@ -162,6 +162,22 @@ struct kern_factor {
     size_t ldy;
 };
 
+/* Arguments of the weigh entry: the scores of n keys, a span of those that an attention has, for
+ * some rows of queries. */
+struct kern_weigh {
+    size_t n_rows, n;
+    float *score;   /* [n_rows, n], row stride ld; 64-byte aligned */
+    size_t ld;      /* a multiple of 16 */
+    uint16_t *bf16; /* NULL, or where the weights go, [n_rows, n], row stride ld */
+    float scale;
+    /* row i sees the keys from begin + i * begin_step on, before end + i * end_step; both may lie
+     * outside the keys that there are */
+    ptrdiff_t begin, begin_step, end, end_step;
+    bool is_first;    /* the first span of all its rows: max and sum are written only */
+    float *max, *sum; /* [n_rows], of what a row has seen: with this span, afterwards */
+    float *less;      /* [n_rows] */
+};
+
 struct kern_table {
     const char *name; /* as kern_level_parse() takes it: shown at start and in failures */
     unsigned level;   /* the levels in use */
@@ -195,6 +211,15 @@ struct kern_table {
     float (*max)(size_t n, const float *x);
     float (*exp_sum)(size_t n, float scale, float max, float *x);
 
+    /* Softmax in spans (Milakov and Gimelshein 2018): with max[i] the largest score that row i has
+     * seen in this span and those before it, its weights are exp(scale * (score - max[i])), exactly
+     * 0 where it sees nothing; less[i] = exp(scale * (the max[i] before - max[i])), which its
+     * result so far is to be multiplied by, 1 if its maximum stays, and sum[i] = less[i] * sum[i] +
+     * its weights. Where a row has seen nothing yet max[i] is -INFINITY. The weights take the place
+     * of the scores, or become bf16 values, as to_bf16() makes them. The rows' values up to ld are
+     * the entry's to write: behind an odd n a weight of 0 follows. */
+    void (*weigh)(const struct kern_weigh *a);
+
     /* Rotates pairs (x[i], x[i + d/2]) of one head, i < d/2 (Llama's half split):
      * x[i] = x[i] cos[i] - x[i + d/2] sin[i];  x[i + d/2] = x[i + d/2] cos[i] + x[i] sin[i] */
     void (*rope)(size_t d, const float *cos, const float *sin, float *x);
@@ -213,10 +238,11 @@ struct kern_table {
     void (*outer)(size_t n_rows, size_t n_cols, size_t n_k, const float *t, size_t ldt,
                   enum tensor_type type, const void *u, size_t ldu, float *y, size_t ldy);
 
-    /* Rows x [n_rows, n_k] as panels of f32 (struct kern_panel) of which they are the columns:
+    /* Rows x [n_rows, n_k] as panels (struct kern_panel) of which they are the columns:
      * out[n_rows / KERN_PANEL, rounded up][n_k][KERN_PANEL]; what stands behind the last row is
-     * left open. */
-    void (*columns)(size_t n_rows, size_t n_k, const float *x, size_t ldx, float *out);
+     * left open. Values are 32 bits, whatever they mean: of f32 they make an F32 panel, of pairs of
+     * bf16 values BF16_PAIRS. */
+    void (*columns)(size_t n_rows, size_t n_k, const void *x, size_t ldx, void *out);
 
     /* y = x w or y += x w over one panel; each element is one chain of fused
      * multiply-adds with k ascending, from 0, added to y at its end if !is_first, and the bias to
@@ -240,6 +266,8 @@ struct kern_table {
     void (*to_f16)(size_t n, const float *x, uint16_t *out);
     void (*to_bf16)(size_t n, const float *x, uint16_t *out);
     void (*to_int8)(size_t n, const float *x, struct kern_int8 *out);
+    /* to_bf16() of rows: x [n_rows, n], row stride ldx; out [n_rows, n] without gaps. */
+    void (*rows_to_bf16)(size_t n_rows, size_t n, const float *x, size_t ldx, uint16_t *out);
     /* Rows x [n_k, KERN_PANEL] as a BF16_PAIRS panel: out[n_k / 2, rounded up][KERN_PANEL][2], each
      * value as to_bf16() rounds it; beside an odd last row stands 0. */
     void (*pairs)(size_t n_k, const float *x, size_t ldx, uint16_t *out);

@@ -26,6 +26,7 @@ static inline vf v_dot_pairs(vf s, vi w, vi x)
 #include "core/kern/kern_simd_act.inc"
 #include "core/kern/kern_simd_small.inc"
 #include "core/kern/kern_simd_bf16.inc"
+#include "core/kern/kern_simd_weigh.inc"
 
 void kern__fill_avx512(struct kern_table *t)
 {
@@ -33,6 +34,7 @@ void kern__fill_avx512(struct kern_table *t)
     fill_act(t);
     fill_small(t);
     fill_bf16(t);
+    fill_weigh(t);
     kern__fill_avx512gemm(t);
     kern__fill_avx512int8(t);
 }

@@ -29,6 +29,11 @@ static void to_bf16(size_t n, const float *x, uint16_t *out)
                                  (__m256i)_mm512_cvtneps_pbh(v_load_n(x + i, lanes_left(n, i))));
 }
 
+static inline void v_to_bf16(uint16_t *p, vf a)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, (__m256i)_mm512_cvtneps_pbh(a));
+}
+
 /* KERN_PANEL pairs of values of a and b. */
 static inline void pair_words(const float *a, const float *b, uint32_t *out)
 {
@@ -45,10 +50,13 @@ static inline void pair_words(const float *a, const float *b, uint32_t *out)
 }
 
 #include "core/kern/kern_simd_bf16.inc"
+#include "core/kern/kern_simd_exp.inc"
+#include "core/kern/kern_simd_weigh.inc"
 
 void kern__fill_avx512bf16(struct kern_table *t)
 {
     fill_bf16(t);
+    fill_weigh(t);
     kern__fill_avx512bf16down(t);
 }
 #endif

@@ -60,6 +60,7 @@ static inline vf v_dot_pairs(vf s, vi w, vx16 x)
 #include "core/kern/kern_simd_gemm.inc"
 #include "core/kern/kern_simd_int8.inc"
 #include "core/kern/kern_simd_bf16.inc"
+#include "core/kern/kern_simd_weigh.inc"
 #include "core/kern/kern_simd_downbf16.inc"
 #include "core/kern/kern_simd_downint8.inc"
 
@@ -71,6 +72,7 @@ void kern__fill_neon(struct kern_table *t)
     fill_gemm(t);
     fill_int8(t);
     fill_bf16(t);
+    fill_weigh(t);
     t->down_bf16 = down_bf16;
     t->down_int8 = down_int8;
 }

@@ -221,11 +221,14 @@ static void outer(size_t n_rows, size_t n_cols, size_t n_k, const float *t, size
     }
 }
 
-static void columns(size_t n_rows, size_t n_k, const float *x, size_t ldx, float *out)
+static void columns(size_t n_rows, size_t n_k, const void *x, size_t ldx, void *out)
 {
+    enum { SIZE = 4 };
+
     for (size_t i = 0; i < n_rows; i++)
         for (size_t k = 0; k < n_k; k++)
-            out[(i / KERN_PANEL * n_k + k) * KERN_PANEL + i % KERN_PANEL] = x[i * ldx + k];
+            memcpy((char *)out + SIZE * ((i / KERN_PANEL * n_k + k) * KERN_PANEL + i % KERN_PANEL),
+                   (const char *)x + SIZE * (i * ldx + k), SIZE);
 }
 
 /* Column j of the record in which value k of a part of a panel lies. */
@@ -363,6 +366,49 @@ static void to_bf16(size_t n, const float *x, uint16_t *out)
 {
     for (size_t i = 0; i < n; i++)
         out[i] = bf16_of(x[i]);
+}
+
+static void rows_to_bf16(size_t n_rows, size_t n, const float *x, size_t ldx, uint16_t *out)
+{
+    for (size_t i = 0; i < n_rows; i++)
+        to_bf16(n, x + i * ldx, out + i * n);
+}
+
+/* What row i sees: the scores [*from, *to). */
+static void seen_by(const struct kern_weigh *a, size_t i, size_t *from, size_t *to)
+{
+    const ptrdiff_t n = (ptrdiff_t)a->n;
+    const ptrdiff_t begin = a->begin + (ptrdiff_t)i * a->begin_step;
+    const ptrdiff_t end = a->end + (ptrdiff_t)i * a->end_step;
+
+    *from = begin < 0 ? 0 : begin < n ? (size_t)begin : a->n;
+    *to = end < 0 ? 0 : end < n ? (size_t)end : a->n;
+    *to = *to > *from ? *to : *from;
+}
+
+static void weigh_row(const struct kern_weigh *a, size_t i, float *x)
+{
+    const float before = a->is_first ? -INFINITY : a->max[i];
+    size_t from, to;
+    float max;
+
+    seen_by(a, i, &from, &to);
+    max = max_of(to - from, x + from);
+    a->max[i] = max > before ? max : before;
+    a->less[i] = a->max[i] > before ? expf(a->scale * (before - a->max[i])) : 1.0f;
+    a->sum[i] = (a->is_first ? 0.0f : a->less[i] * a->sum[i]) +
+                exp_sum(to - from, a->scale, a->max[i], x + from);
+    memset(x, 0, from * sizeof(*x));
+    memset(x + to, 0, (a->n + a->n % 2 - to) * sizeof(*x));
+}
+
+static void weigh(const struct kern_weigh *a)
+{
+    for (size_t i = 0; i < a->n_rows; i++) {
+        weigh_row(a, i, a->score + i * a->ld);
+        if (a->bf16)
+            to_bf16(a->n + a->n % 2, a->score + i * a->ld, a->bf16 + i * a->ld);
+    }
 }
 
 static void pairs(size_t n_k, const float *x, size_t ldx, uint16_t *out)
@@ -553,6 +599,7 @@ void kern__fill_portable(struct kern_table *t)
     t->softmax = softmax;
     t->max = max_of;
     t->exp_sum = exp_sum;
+    t->weigh = weigh;
     t->rope = rope;
     t->to_f32 = kern__to_f32_portable;
     t->dots = dots;
@@ -562,6 +609,7 @@ void kern__fill_portable(struct kern_table *t)
     t->widen = widen;
     t->to_f16 = to_f16;
     t->to_bf16 = to_bf16;
+    t->rows_to_bf16 = rows_to_bf16;
     t->to_int8 = to_int8;
     t->pairs = pairs;
     t->gemm_bf16 = gemm_bf16;
