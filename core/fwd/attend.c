@@ -275,29 +275,20 @@ static void pairs_scores(const struct job *j, const struct queries *qs, const st
 static void pairs_values(const struct job *j, const struct queries *qs, const struct span *s,
                          const uint16_t *weight)
 {
-    const size_t d = j->f->c->d_head;
+    _Static_assert((int)FWD_KV_BLOCK == (int)KERN_PART, "values of a block are a part of a panel");
     struct kern_gemm g = pairs_product(qs, weight, s->lds);
+    const void *part[PIECES];
 
     g.ldy = qs->ld;
     g.is_first = qs->is_first;
     g.n_k = s->n + s->n % 2;
-    for (size_t c = 0; s->v_pairs && c < d; c += KERN_PANEL) {
-        g.w = g.ahead = s->v_pairs + c / KERN_PANEL * pairs_size(s->n);
+    g.part = s->v_pairs ? NULL : part;
+    for (size_t c = 0; c < j->f->c->d_head; c += KERN_PANEL) {
+        g.w = s->v_pairs ? s->v_pairs + c / KERN_PANEL * pairs_size(s->n) : NULL;
+        for (unsigned i = 0; g.part && i < s->n_pieces; i++)
+            part[i] = (const uint16_t *)s->piece[i].v + c * FWD_KV_BLOCK;
         g.y = qs->o + c;
         j->f->k->gemm_bf16(&g);
-    }
-    if (s->v_pairs)
-        return;
-    g.n_ahead = FWD_KV_BLOCK * KERN_PANEL * sizeof(uint16_t);
-    for (unsigned i = 0; i < s->n_pieces; i++, g.x_bf16 += FWD_KV_BLOCK) {
-        g.n_k = s->piece[i].n + s->piece[i].n % 2;
-        for (size_t c = 0; c < d; c += KERN_PANEL) {
-            g.w = (const uint16_t *)s->piece[i].v + c * FWD_KV_BLOCK;
-            g.y = qs->o + c;
-            g.ahead = (const char *)g.w + g.n_ahead;
-            j->f->k->gemm_bf16(&g);
-        }
-        g.is_first = false;
     }
 }
 

@@ -81,7 +81,7 @@ enum kern_act {
  * A quantised value is q * scale + min, rounded once; without a min it is
  * q * scale (Q8) or (q - 8) * scale (Q4), - 16 of Q5 and - 32 of Q6. Columns past n_out are
  * zero. */
-enum { KERN_PANEL = 32, KERN_SUPER = 256 };
+enum { KERN_PANEL = 32, KERN_PART = 32, KERN_SUPER = 256 };
 
 enum kern_panel_type {
     KERN_PANEL_F32,
@@ -139,7 +139,10 @@ struct kern_gemm {
     const struct kern_int8 *x_int8;
     struct kern_panel panel;
     const void *w; /* 64-byte aligned, as struct kern_panel says */
-    float *y;      /* [n_rows, n_cols], row stride ldy */
+    /* In place of w, of gemm_bf16 only: the panel in parts of KERN_PART values of k, the last one
+     * may be shorter. They have the bits of one panel. NULL: w. */
+    const void *const *part;
+    float *y; /* [n_rows, n_cols], row stride ldy */
     size_t ldy;
     bool is_first;     /* y = x w; otherwise y += x w */
     const float *bias; /* NULL, or [n_cols]: added to each row of y behind that */

@@ -74,7 +74,7 @@ static void pairs_steps(const struct kern_gemm *g, size_t row, size_t n_rows, si
     const size_t ld = KERN_PANEL * sizeof(*sums);
     const size_t ahead_row = g->n_ahead / g->n_rows, share = ahead_row * n_rows * step / g->n_k;
     const char *ahead = (const char *)g->ahead + ahead_row * row;
-    const uint16_t *x = g->x_bf16 + row * g->ldx, *w = (const uint16_t *)g->w + k * KERN_PANEL;
+    const uint16_t *x = g->x_bf16 + row * g->ldx;
     const bool has_two = n_rows > TILE_ROWS;
 
     pairs_shapes(n_rows, step);
@@ -85,7 +85,10 @@ static void pairs_steps(const struct kern_gemm *g, size_t row, size_t n_rows, si
         _tile_loadd(2, sums + TILE_ROWS * KERN_PANEL, ld);
         _tile_loadd(3, sums + TILE_ROWS * KERN_PANEL + TILE_ROWS, ld);
     }
-    for (; k < end; k += step, w += step * KERN_PANEL, ahead += share) {
+    for (; k < end; k += step, ahead += share) {
+        size_t n;
+        const uint16_t *w = kern__part(g, k, &n); /* a step or more */
+
         _tile_loadd(6, w, ldw);
         _tile_loadd(7, w + KERN_PANEL, ldw);
         _tile_loadd(4, x + k, ldx);

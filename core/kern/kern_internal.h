@@ -34,6 +34,16 @@ void kern__to_f32_portable(enum tensor_type type, size_t n, const void *src, flo
 /* to_int8's scale and the factor to integers from the bits of max |x|. */
 void kern__int8_scale(uint32_t max_bits, float *scale, float *inverse);
 
+/* Of a gemm_bf16 the values of w from k on, where a part begins; *n of them are adjacent. */
+static inline const uint16_t *kern__part(const struct kern_gemm *g, size_t k, size_t *n)
+{
+    *n = g->n_k - k;
+    if (!g->part)
+        return (const uint16_t *)g->w + k * KERN_PANEL;
+    *n = *n < KERN_PART ? *n : KERN_PART;
+    return g->part[k / KERN_PART];
+}
+
 /* What follows from a block's scale and sum[]. */
 static inline void kern__int8_sums(struct kern_int8 *b)
 {

@@ -481,9 +481,14 @@ static void gemm_bf16(const struct kern_gemm *g)
     for (size_t i = 0; i < g->n_rows; i++) {
         for (size_t j = 0; j < g->n_cols; j++) {
             const uint16_t *x = g->x_bf16 + i * g->ldx;
-            const uint16_t *w = (const uint16_t *)g->w + 2 * j;
+            float s = 0.0f;
 
-            store(g, i, j, pairs_chain(g->n_k, x, w, 2 * KERN_PANEL, 0.0f));
+            for (size_t k = 0, n; k < g->n_k; k += n) {
+                const uint16_t *w = kern__part(g, k, &n);
+
+                s = pairs_chain(n, x + k, w + 2 * j, 2 * KERN_PANEL, s);
+            }
+            store(g, i, j, s);
         }
     }
 }

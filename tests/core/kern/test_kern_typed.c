@@ -470,6 +470,50 @@ START_TEST(a_row_has_the_same_bits_in_every_batch)
 }
 END_TEST
 
+/* Parts stand anywhere, here each at the end of its memory. */
+START_TEST(a_panel_in_parts_gives_the_bits_of_a_whole_one)
+{
+    static const size_t n_ks[] = {2, 30, 32, 34, 64, 96, 130};
+    enum { N_PARTS = 5, N_ROWS = 19 };
+    const struct kern_panel p = {.type = KERN_PANEL_BF16_PAIRS};
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+
+    for (size_t c = 0; c < sizeof(n_ks) / sizeof(n_ks[0]); c++) {
+        struct product q = product_new(&p, N_ROWS, n_ks[c], 32, 0);
+        struct guarded copy[N_PARTS];
+        const void *part[N_PARTS];
+        size_t n_parts = 0;
+
+        q.g.is_first = true;
+        for (size_t k = 0; k < n_ks[c]; k += KERN_PART, n_parts++) {
+            const size_t n = n_ks[c] - k < KERN_PART ? n_ks[c] - k : KERN_PART;
+
+            copy[n_parts] = guarded_new(n * KERN_PANEL * sizeof(uint16_t));
+            part[n_parts] = copy[n_parts].p;
+            memcpy(copy[n_parts].p, (const uint16_t *)q.w.p + k * KERN_PANEL,
+                   n * KERN_PANEL * sizeof(uint16_t));
+        }
+        for (unsigned l = 0; l < n_levels; l++)
+            for (size_t n_rows = 1; n_rows <= N_ROWS; n_rows += 3) {
+                struct kern_gemm g = q.g;
+                float whole[N_ROWS * 32], parts[N_ROWS * 32];
+
+                g.n_rows = n_rows;
+                run(&t[l], g, whole);
+                g.w = NULL;
+                g.part = part;
+                run(&t[l], g, parts);
+                REQUIRE(same_bits(whole, parts, n_rows * 32), "%s, %zu rows, %zu of k", t[l].name,
+                        n_rows, n_ks[c]);
+            }
+        while (n_parts)
+            guarded_free(&copy[--n_parts]);
+        product_free(&q);
+    }
+}
+END_TEST
+
 START_TEST(subnormal_sums_are_zero_at_every_level_and_the_mode_is_restored)
 {
     const struct kern_panel p = forms[0];
@@ -519,6 +563,7 @@ Suite *kern_typed_suite(void)
     tcase_add_loop_test(tc, every_level_gives_the_bits_of_its_definition_at_every_size, 0, N_FORMS);
     tcase_add_loop_test(tc, sums_of_the_largest_integers_are_exact_at_every_level, 0, N_FORMS);
     tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch, 0, N_FORMS);
+    tcase_add_test(tc, a_panel_in_parts_gives_the_bits_of_a_whole_one);
     tcase_add_test(tc, subnormal_sums_are_zero_at_every_level_and_the_mode_is_restored);
     suite_add_tcase(s, tc);
     return s;
