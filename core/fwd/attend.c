@@ -449,7 +449,6 @@ static void run_passes(const struct job *j, struct queries *all, size_t n_heads,
     struct span s;
 
     all->is_first = true;
-
     for (size_t at = 0; at < j->n_keys; at += span_size(j, at)) {
         const ptrdiff_t end = (ptrdiff_t)(at + span_size(j, at));
 

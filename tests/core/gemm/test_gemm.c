@@ -287,6 +287,26 @@ START_TEST(weights_stay_as_small_as_they_were_stored)
 }
 END_TEST
 
+/* Rows are cut into no more pieces than are needed, as long as each other to within a unit of 48.
+ */
+START_TEST(pieces_of_rows_are_alike)
+{
+    for (size_t most = 48; most <= 288; most += 48)
+        for (size_t n = 0; n < 1000; n++) {
+            const size_t rows = gemm_rows_alike(n, most), n_pieces = (n + rows - 1) / rows;
+
+            ck_assert_uint_eq(rows % 48, 0);
+            ck_assert_uint_ge(rows, 48);
+            ck_assert_uint_le(rows, most);
+            ck_assert_uint_le(n_pieces, (n + most - 1) / most);
+            ck_assert_uint_lt(rows * ((n + most - 1) / most), n + 48 * ((n + most - 1) / most + 1));
+        }
+    ck_assert_uint_eq(gemm_rows_alike(132, 144), 144);
+    ck_assert_uint_eq(gemm_rows_alike(264, 144), 144);
+    ck_assert_uint_eq(gemm_rows_alike(160, 144), 96);
+}
+END_TEST
+
 START_TEST(an_empty_input_gives_zeros)
 {
     struct kern_table t[N_LEVELS];
@@ -603,6 +623,7 @@ Suite *gemm_suite(void)
     tcase_add_loop_test(tc, unit_rows_give_the_weights_exactly_as_they_were_stored, 0, N_TYPES);
     tcase_add_loop_test(tc, weights_stay_as_small_as_they_were_stored, 0, N_TYPES);
     tcase_add_loop_test(tc, what_is_asked_for_is_all_of_the_panels_and_no_more, 0, N_TYPES);
+    tcase_add_test(tc, pieces_of_rows_are_alike);
     tcase_add_test(tc, an_empty_input_gives_zeros);
     tcase_add_test(tc, what_is_no_weight_matrix_is_refused_by_name);
     tcase_add_test(tc, packing_survives_every_allocation_failure);
