@@ -90,9 +90,9 @@ void gemm_make_x(const struct kern_table *k, enum gemm_precision p, size_t n_in,
  * shapes; 64-byte aligned memory. */
 size_t gemm_scratch_bytes(void);
 
-/* Rows of each piece when n_rows are cut into as few as have at most `most`, a multiple of 48: about
- * alike, and but for the last piece whole tiles of 3, 4, 6, 8 or 16 rows, which all levels' kernels
- * have but neon-dotprod's, of 5. */
+/* Rows of each piece when n_rows are cut into as few as have at most `most`, a multiple of 48:
+ * about alike, and but for the last piece whole tiles of 3, 4, 6, 8 or 16 rows, which all levels'
+ * kernels have but neon-dotprod's, of 5. */
 size_t gemm_rows_alike(size_t n_rows, size_t most);
 
 struct gemm_args {
