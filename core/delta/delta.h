@@ -338,6 +338,7 @@ struct delta_line {
 };
 
 struct delta {
+    uint64_t serial; /* no other delta of the process has it, and none has 0 */
     char method[24]; /* "lora", "houlsby", "pfeiffer", "prefix", "bitfit", ... */
     /* Another base that the files name although all shapes fit this one: letters, digits,
      * '.', '_', '-'. "": they name this one, or none. */

@@ -6,6 +6,7 @@
  * delta_slots.c has made the tables in scratch memory. Here one function for each kind
  * of entry walks over its pointers; sizing and copying are two visits of the same walk,
  * so they cannot disagree. */
+#include <stdatomic.h>
 #include <string.h>
 
 #include "core/base/alloc.h"
@@ -366,10 +367,18 @@ static void hand_over(struct delta_builder *b, struct delta *d)
     }
 }
 
+uint64_t delta__new_serial(void)
+{
+    static atomic_uint_fast64_t last;
+
+    return atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
+}
+
 int delta__finish(struct delta_builder *b, struct delta **out)
 {
     const unsigned n_layers = model_config(b->m)->n_layers;
     struct delta d = {
+        .serial = delta__new_serial(),
         .n_sites = (n_layers ? n_layers : 1) * SITE_N_KINDS,
         .position_shift = b->position_shift,
         .ignores_token_types = b->ignores_token_types,

@@ -371,5 +371,7 @@ int delta__lines(struct delta_builder *b, struct delta *d);  /* op, head -> word
  * CORE_E_NOMEM. */
 int delta__lay_out_factors(struct delta_builder *b);
 int delta__finish(struct delta_builder *b, struct delta **out); /* -> one arena */
+/* For struct delta's serial; any thread. */
+uint64_t delta__new_serial(void);
 
 #endif

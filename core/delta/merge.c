@@ -8,6 +8,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/err.h"
+#include "core/delta/delta_builder.h"
 
 enum { ROWS = 32 }; /* of a weight that are made at once */
 
@@ -354,6 +355,7 @@ static struct delta *make_shell(const struct model *m, const struct delta *d, fl
         return NULL;
     new = (struct delta *)p;
     *new = *d;
+    new->serial = delta__new_serial();
     new->n_bytes = biases + n_floats * sizeof(float);
     new->linear = (const struct delta_linear *)(p + linears);
     if (d->n_linear)

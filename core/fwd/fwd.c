@@ -211,21 +211,6 @@ static int grow_head(struct fwd *f, size_t width, struct core_err *err)
     return rc;
 }
 
-static int grow_products(struct fwd *f, uint32_t n, struct core_err *err)
-{
-    for (unsigned w = 0; w < f->n_workers; w++) {
-        struct fwd_product *p =
-            core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs * n, sizeof(*p));
-
-        if (!p)
-            return core_err_nomem(err, "plans of a step");
-        core_free(f->worker[w].product);
-        f->worker[w].product = p;
-    }
-    f->n_lowrank_max = n;
-    return 0;
-}
-
 /* The widest input or output of a head's steps but the last's output. */
 static size_t head_width(const struct fwd *f, const struct delta_head *h)
 {
@@ -246,7 +231,7 @@ int fwd_reserve(struct fwd *f, const struct delta *d, struct core_err *err)
         rc = grow_rank(f, d->rank_max > f->rank_max ? d->rank_max : f->rank_max,
                        d->n_mix_max > f->n_mix_max ? d->n_mix_max : f->n_mix_max, err);
     if (rc == 0 && d->n_lowrank_max > f->n_lowrank_max)
-        rc = grow_products(f, d->n_lowrank_max, err);
+        rc = fwd__plans_grow(f, d->n_lowrank_max, err);
     if (rc == 0 && width > f->head_width_max)
         rc = grow_head(f, width, err);
     return rc ? rc : fwd__lots_reserve(f, d, err);
@@ -266,17 +251,11 @@ static int alloc_workers(struct fwd *f, struct core_err *err)
         f->worker[w].weight = core_alloc_aligned(fwd__weight_values(f) * sizeof(uint16_t));
         f->worker[w].query = core_alloc_aligned(fwd__query_values(f) * sizeof(uint16_t));
         f->worker[w].pairs = core_alloc_aligned(fwd__pair_values(f) * sizeof(uint16_t));
-        f->worker[w].first =
-            core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs + 1, sizeof(uint32_t));
-        f->worker[w].run =
-            core_calloc((size_t)FWD_GROUP_MAX * f->opt.max_seqs, sizeof(struct fwd_run));
         if (!f->worker[w].gemm || !f->worker[w].score || !f->worker[w].keys ||
-            !f->worker[w].weight || !f->worker[w].query || !f->worker[w].pairs ||
-            !f->worker[w].first || !f->worker[w].run)
+            !f->worker[w].weight || !f->worker[w].query || !f->worker[w].pairs)
             return core_err_nomem(err, "workers");
     }
     rc = rc ? rc : grow_rank(f, 64, 1, err);
-    rc = rc ? rc : grow_products(f, 1, err);
     return rc ? rc : grow_head(f, f->c->d_model, err);
 }
 
@@ -304,8 +283,9 @@ int fwd__new(struct fwd **out, const struct model *m, struct pool *pool,
     rc = rc ? rc : alloc_workers(f, err);
     rc = rc ? rc : alloc_typed(f, err);
     rc = rc ? rc : alloc_copies(f, err);
-    rc = rc ? rc : fwd__rel_open(f, err);
     rc = rc ? rc : fwd__ahead_open(f, err);
+    rc = rc ? rc : fwd__plans_open(f, err);
+    rc = rc ? rc : fwd__rel_open(f, err);
     rc = rc ? rc : fwd__lots_open(f, opt->max_rows, err);
     if (rc == 0) {
         *out = f;
@@ -344,6 +324,7 @@ void fwd_free(struct fwd **fp)
     fwd__lots_close(f);
     fwd__rel_close(f);
     fwd__copies_close(f);
+    fwd__plans_close(f);
     fwd__ahead_close(f);
     core_free(f->batch.token);
     core_free(f->batch.type);
@@ -371,9 +352,6 @@ void fwd_free(struct fwd **fp)
         core_free(f->worker[w].pairs);
         core_free(f->worker[w].join);
         core_free(f->worker[w].head);
-        core_free(f->worker[w].product);
-        core_free(f->worker[w].first);
-        core_free(f->worker[w].run);
     }
     core_free(f->worker);
     core_free(f);

@@ -13,6 +13,9 @@ enum {
     FWD_QUERIES_MAX = 256, /* of an item, whole chunks: panels are then made once for 256 */
     FWD_SPAN_KEYS = 256,   /* whole KV blocks; more: fewer calls, but scores leave the L1 cache */
     FWD_JOIN_ROWS = 16,
+    FWD_ROW_CHUNK = 32, /* rows of one down product */
+    FWD_PANEL_ROWS =
+        32,          /* with so few rows a tile is a panel, and adjacent ones are done together */
     FWD_FEW_ROWS = 4 /* so few rows each worker may have for itself: no barrier */
 };
 enum { FWD_N_COPIES = 7 + FWD_GROUP_MAX }; /* matrices of copies.c */
@@ -50,10 +53,22 @@ struct fwd_rows {
 
 /* A down product of one LOWRANK over one segment: t [n_rows, rank]. */
 struct fwd_product {
+    struct gemm_factor down, up; /* a's; what is read for every tile stands here, in one place */
     const struct delta_lowrank *a;
     uint32_t lin, segment;
     size_t t;     /* offset into f->t */
     size_t chunk; /* its first chunk of rows among all of the group's */
+    float scale;
+    bool is_plain; /* a is scale * x down up and nothing more */
+};
+
+/* What the task of a segment does at a linear. */
+struct fwd_slot {
+    const struct delta_linear *d; /* NULL: nothing */
+    uint32_t first;               /* its first product; the next slot's ends them */
+    bool changes_before_bias;     /* the base's bias is not the first thing behind W x, or is not
+                                   * added at all */
+    bool is_plain;                /* behind W x there are the base's bias and products alone */
 };
 
 /* Adjacent rows of a linear of the current group that are multiplied by one weight: all
@@ -62,9 +77,28 @@ struct fwd_run {
     const struct gemm_weight *w;
     uint32_t row0, row1;
     unsigned lin;
-    uint32_t rows;  /* rows and */
-    size_t cols;    /* outputs of one tile */
-    size_t n_tiles; /* of this run and those before it */
+    uint32_t rows;      /* rows and */
+    size_t cols;        /* outputs of one tile */
+    size_t n_row_tiles; /* tiles one below the other */
+    size_t n_tiles;     /* of this run and those before it */
+};
+
+/* A group of linears over the segments of a view: what is multiplied, in which pieces. The first
+ * fields say what it was made for. */
+struct fwd_plan {
+    uint64_t stamp; /* f->stamp then; 0: made for nothing yet */
+    const struct fwd_rows *view;
+    unsigned layer, n, n_active; /* n linears; n_active workers */
+    enum site_kind kind;         /* of the first */
+
+    struct fwd_slot *slot;       /* by (linear, segment), and one behind the last */
+    struct fwd_product *product; /* by (linear, segment) */
+    struct fwd_run *run;         /* by linear */
+    size_t n_products, n_runs;
+    size_t n_chunks; /* row chunks of all down products */
+    bool has_scaled_input[FWD_GROUP_MAX], changes_before_bias[FWD_GROUP_MAX];
+    enum gemm_precision precision[FWD_GROUP_MAX]; /* of typed x: all weights of a linear want one */
+    bool is_gating;                               /* gates of a prompt come with this group */
 };
 
 /* A row that a head reads: sequence, and for tagging the token within this step. */
@@ -79,6 +113,12 @@ struct fwd_head_item {
 
 /* Head rows stand in this order in f->pooled. */
 enum fwd_head_class { FWD_HEAD_LM, FWD_HEAD_POOLER, FWD_HEAD_PLAIN, FWD_N_HEAD_CLASSES };
+
+/* group.c: a segment of a view of the step before; delta 0: the view's end. */
+struct fwd_cut {
+    uint64_t delta; /* its serial */
+    uint32_t n_rows;
+};
 
 /* A group of linears, by the base's weights. */
 struct fwd_stop {
@@ -110,24 +150,22 @@ struct fwd_lots {
 /* What one worker alone uses. The plan of a group of linears is the same in every
  * worker; each makes its own, which costs less than a barrier. */
 struct fwd_worker {
-    void *gemm;                  /* gemm_scratch_bytes() */
-    void *xt[FWD_GROUP_MAX];     /* typed inputs of up to FWD_FEW_ROWS rows */
-    float *score;                /* fwd__score_floats() */
-    float *keys;                 /* fwd__key_floats(): panels of an item's keys */
-    uint16_t *weight;            /* fwd__weight_values(): of scores, as bf16 */
-    uint16_t *query;             /* fwd__query_values(): as bf16 */
-    uint16_t *pairs;             /* fwd__pair_values(): of an item's keys and values */
-    float *join;                 /* [FWD_JOIN_ROWS, (FWD_JOIN_WIDTHS + n_mix_max) * widest_hidden +
-                                  * rank_max] */
-    float *head;                 /* two of [FWD_JOIN_ROWS, head_width_max] */
-    float *rel;                  /* fwd__rel_open() */
-    float *copy;                 /* its rows of a step with copies, at copy_at[] */
-    struct fwd_product *product; /* of the current group, by (linear, segment) */
-    size_t n_products;
-    uint32_t *first;     /* [FWD_GROUP_MAX * max_seqs + 1]: first entry of (linear, segment) */
-    struct fwd_run *run; /* [FWD_GROUP_MAX * max_seqs], by linear */
+    void *gemm;              /* gemm_scratch_bytes() */
+    void *xt[FWD_GROUP_MAX]; /* typed inputs of up to FWD_FEW_ROWS rows */
+    float *score;            /* fwd__score_floats() */
+    float *keys;             /* fwd__key_floats(): panels of an item's keys */
+    uint16_t *weight;        /* fwd__weight_values(): of scores, as bf16 */
+    uint16_t *query;         /* fwd__query_values(): as bf16 */
+    uint16_t *pairs;         /* fwd__pair_values(): of an item's keys and values */
+    float *join;             /* [FWD_JOIN_ROWS, (FWD_JOIN_WIDTHS + n_mix_max) * widest_hidden +
+                              * rank_max] */
+    float *head;             /* two of [FWD_JOIN_ROWS, head_width_max] */
+    float *rel;              /* fwd__rel_open() */
+    float *copy;             /* its rows of a step with copies, at copy_at[] */
+    struct fwd_plan plan;    /* of the current group */
+    struct fwd_plan *kept;   /* [n_stops_max]: group.c; by the groups' order in a step */
+    void *plans;             /* what these point to */
     struct fwd_ahead ahead;
-    size_t n_runs;
     struct pool *alone; /* lots.c: a pool of this worker, */
     struct fwd *own;    /* and the pass that it takes lots through */
 };
@@ -204,6 +242,9 @@ struct fwd {
     bool has_pairs;
     size_t widest; /* values of the widest linear's input */
 
+    struct fwd_cut *cut; /* of the views of the step, or of the last */
+    uint64_t stamp;      /* another one when they are cut otherwise than in the step before */
+
     struct fwd_worker *worker;
     unsigned n_workers, n_stops_max;
     const struct fwd *parent; /* of a worker's own pass; its tables are used, too. Else NULL */
@@ -222,6 +263,11 @@ static inline bool fwd__cut(const struct fwd_segment *s, uint32_t r0, uint32_t r
     *from = s->row0 > r0 ? s->row0 : r0;
     *to = s->row0 + s->n_rows < r1 ? s->row0 + s->n_rows : r1;
     return *from < *to;
+}
+
+static inline bool fwd__has_few_rows(const struct fwd_rows *v)
+{
+    return v->n_rows <= FWD_PANEL_ROWS;
 }
 
 /* The current rows that this worker owns: [*r0, *r1). With copies: all. */
@@ -268,6 +314,20 @@ int fwd__lots_reserve(struct fwd *f, const struct delta *d, struct core_err *err
 bool fwd__lots_plan(struct fwd *f);
 /* A worker's part of a step that was cut so. arg: the fwd. */
 void fwd__lots_run(void *arg, unsigned worker);
+
+/* ---- group.c -------------------------------------------------------------------- */
+
+/* Memory of plans, for linears with n_lowrank LOWRANKs; fwd__plans_open() for one, behind
+ * fwd__ahead_open(). What was kept is forgotten. CORE_E_NOMEM leaves plans that are as long as they
+ * were, or longer. */
+int fwd__plans_open(struct fwd *f, struct core_err *err);
+int fwd__plans_grow(struct fwd *f, uint32_t n_lowrank, struct core_err *err);
+void fwd__plans_close(struct fwd *f);
+/* A step, behind its views: whether what was kept is still true (engine thread). */
+void fwd__plans_begin(struct fwd *f);
+/* The worker's plan of the group of n linears that it has come to, until the next. */
+const struct fwd_plan *fwd__plan_group(const struct fwd_walk *w, unsigned layer,
+                                       const struct fwd_linear *lin, unsigned n);
 
 /* ---- sites.c -------------------------------------------------------------------- */
 
@@ -389,7 +449,8 @@ void fwd__plan_view(const struct fwd *f, struct fwd_rows *v, uint32_t seq0, uint
 
 /* ---- rel.c ---------------------------------------------------------------------- */
 
-/* Memory and the base's tables, at fwd_new()'s end; nothing without such attention. */
+/* Memory and the base's tables, behind all that a group of linears needs; nothing without such
+ * attention. */
 int fwd__rel_open(struct fwd *f, struct core_err *err);
 void fwd__rel_close(struct fwd *f);
 /* Which tasks of the coming step have rows of their own (engine thread). */

@@ -106,4 +106,5 @@ void fwd__plan(struct fwd *f)
     fwd__rel_plan(f);
     fwd__head_plan(f);
     fwd__copies_plan(f);
+    fwd__plans_begin(f);
 }

@@ -8,11 +8,7 @@
 #include "core/fwd/fwd_internal.h"
 
 enum {
-    ROW_CHUNK = 32,  /* rows of one down product */
-    TILE_ROWS = 144, /* rows and outputs of one tile of the base product: the rows' */
-    TILE_COLS = 128, /* inputs stay in the second cache, an epilogue is long enough */
     SPARSE_ROWS = 8, /* rows of a sparse product at once */
-    FEW_ROWS = 32,   /* with so few rows a tile is a panel, and adjacent ones are done together */
     ASK_ROWS = 4,    /* so few rows of a task wait for its `down` longer than they multiply */
 };
 
@@ -22,112 +18,18 @@ struct group {
     const struct fwd *f;
     struct fwd_worker *me;
     const struct fwd_rows *v;
+    const struct fwd_plan *plan;
     unsigned layer, n;
     const struct fwd_linear *lin;
     float *y[FWD_GROUP_MAX];       /* outputs of each: lin[i].y, or where all meet */
     const float *x[FWD_GROUP_MAX]; /* input of each linear, [rows, n_in] */
     const void *xt[FWD_GROUP_MAX]; /* the same as its weights want it, or NULL */
     const struct model_site *site[FWD_GROUP_MAX];
-    size_t n_chunks; /* row chunks of all down products */
-    bool has_scaled_input[FWD_GROUP_MAX];
-    bool is_gating; /* gates of a prompt come with this group */
 };
 
-static const struct delta_linear *slot_of(const struct group *g, unsigned lin, uint32_t segment)
+static const struct fwd_slot *slot_of(const struct group *g, unsigned lin, uint32_t segment)
 {
-    return delta_linear(g->v->segment[segment].delta, site_make(g->layer, g->lin[lin].kind));
-}
-
-/* Lists the down products of one linear for one segment. */
-static void plan_products(struct group *g, unsigned i, uint32_t s, size_t *t)
-{
-    const struct delta_linear *d = slot_of(g, i, s);
-    const uint32_t n_rows = g->v->segment[s].n_rows;
-    struct fwd_worker *me = g->me;
-
-    me->first[i * g->v->n_segments + s] = (uint32_t)me->n_products;
-    if (!d)
-        return;
-    g->has_scaled_input[i] |= d->scale_in != NULL;
-    for (uint32_t k = 0; k < d->n_lowrank; k++) {
-        me->product[me->n_products++] = (struct fwd_product){
-            .a = &d->lowrank[k], .lin = i, .segment = s, .t = *t, .chunk = g->n_chunks};
-        *t += (size_t)n_rows * d->lowrank[k].down.n_rows;
-        g->n_chunks += (n_rows + ROW_CHUNK - 1) / ROW_CHUNK;
-        g->is_gating |= d->lowrank[k].gate.w != NULL;
-    }
-}
-
-static bool has_few_rows(const struct fwd_rows *v)
-{
-    return v->n_rows <= FEW_ROWS;
-}
-
-/* Outputs of one tile: a whole number of panels, and of many rows as many for each worker. */
-static size_t tile_cols(const struct group *g, const struct gemm_weight *w)
-{
-    const size_t panel = gemm_panel(w), n_out = gemm_n_out(w);
-    const size_t n_active = pool_active(g->f->pool);
-    const size_t n_each = (n_out + TILE_COLS * n_active - 1) / (TILE_COLS * n_active);
-    const size_t n_tiles = n_each * n_active;
-
-    if (has_few_rows(g->v))
-        return panel;
-    return (n_out + n_tiles * panel - 1) / (n_tiles * panel) * panel;
-}
-
-static size_t n_row_tiles(const struct fwd_run *r)
-{
-    return (r->row1 - r->row0 + r->rows - 1) / r->rows;
-}
-
-static void close_run(struct group *g, struct fwd_run *r)
-{
-    const size_t n_before = r == g->me->run ? 0 : r[-1].n_tiles;
-
-    r->cols = tile_cols(g, r->w);
-    r->rows = (uint32_t)gemm_rows_alike(r->row1 - r->row0, TILE_ROWS);
-    r->n_tiles = n_before + (gemm_n_out(r->w) + r->cols - 1) / r->cols * n_row_tiles(r);
-}
-
-/* Cuts the rows of one linear into runs of one weight. */
-static void plan_runs(struct group *g, unsigned i)
-{
-    struct fwd_worker *me = g->me;
-    struct fwd_run *last = NULL;
-
-    for (uint32_t s = 0; s < g->v->n_segments; s++) {
-        const struct fwd_segment *seg = &g->v->segment[s];
-        const struct delta_linear *d = slot_of(g, i, s);
-        const struct gemm_weight *w = d && d->w ? d->w : g->site[i]->w;
-
-        if (last && last->w == w) {
-            last->row1 += seg->n_rows;
-            continue;
-        }
-        if (last)
-            close_run(g, last);
-        last = &me->run[me->n_runs++];
-        *last =
-            (struct fwd_run){.w = w, .row0 = seg->row0, .row1 = seg->row0 + seg->n_rows, .lin = i};
-    }
-    if (last)
-        close_run(g, last);
-}
-
-/* Lists the group's products, in the same order in every worker. */
-static void plan(struct group *g)
-{
-    size_t t = 0;
-
-    g->me->n_products = g->me->n_runs = 0;
-    for (unsigned i = 0; i < g->n; i++) {
-        for (uint32_t s = 0; s < g->v->n_segments; s++)
-            plan_products(g, i, s, &t);
-        plan_runs(g, i);
-    }
-    g->me->first[g->n * g->v->n_segments] = (uint32_t)g->me->n_products;
-    assert(t <= (size_t)g->f->opt.max_rows * g->f->rank_max);
+    return &g->plan->slot[lin * g->v->n_segments + segment];
 }
 
 /* xs = x (*) scale_in for the rows that this worker owns; other rows are copied. */
@@ -139,24 +41,13 @@ static void scale_input(struct fwd_walk *w, const struct group *g, unsigned i, f
     fwd__mine(w, &r0, &r1);
     memcpy(xs + r0 * n_in, g->x[i] + r0 * n_in, (r1 - r0) * n_in * sizeof(float));
     for (uint32_t s = 0; s < g->v->n_segments; s++) {
-        const struct delta_linear *d = slot_of(g, i, s);
+        const struct delta_linear *d = slot_of(g, i, s)->d;
 
         if (!d || !d->scale_in || !fwd__cut(&g->v->segment[s], r0, r1, &a, &b))
             continue;
         for (uint32_t r = a; r < b; r++)
             w->f->k->mul(n_in, d->scale_in, xs + r * n_in);
     }
-}
-
-/* What the weights of linear i are multiplied with: all of them with one type of x. */
-static enum gemm_precision precision_of(const struct group *g, unsigned i)
-{
-    enum gemm_precision p = GEMM_EXACT;
-
-    for (size_t r = 0; r < g->me->n_runs; r++)
-        if (g->me->run[r].lin == i && gemm_precision(g->me->run[r].w) != GEMM_EXACT)
-            p = gemm_precision(g->me->run[r].w);
-    return p;
 }
 
 /* Makes typed x for each linear that needs it, once for those with the same input. A few
@@ -173,7 +64,7 @@ static bool type_inputs(struct fwd_walk *w, struct group *g)
         fwd__mine(w, &r0, &r1);
     for (unsigned i = 0; i < g->n; i++) {
         const size_t n_in = g->site[i]->n_in;
-        const enum gemm_precision p = precision_of(g, i);
+        const enum gemm_precision p = g->plan->precision[i];
         const size_t row_bytes = gemm_x_bytes(p, n_in);
         char *to = is_own ? g->me->xt[i] : f->xt[i];
         unsigned same = 0;
@@ -190,6 +81,12 @@ static bool type_inputs(struct fwd_walk *w, struct group *g)
     return is_shared;
 }
 
+static void scale_values(const struct fwd *f, size_t n, float by, float *t)
+{
+    if (by != 1.0f)
+        f->k->scale(n, by, t);
+}
+
 /* What follows x down: t [n, rank] += down_bias, then act and scale. */
 static void finish_down(const struct fwd *f, const struct delta_lowrank *a, size_t n, float *t)
 {
@@ -200,8 +97,7 @@ static void finish_down(const struct fwd *f, const struct delta_lowrank *a, size
             f->k->add(rank, a->down_bias, t + i * rank);
     if (a->act != KERN_ACT_NONE)
         f->k->act(a->act, n * rank, t, t);
-    if (a->scale != 1.0f)
-        f->k->scale(n * rank, a->scale, t);
+    scale_values(f, n * rank, a->scale, t);
 }
 
 void fwd__down_product(const struct fwd *f, const struct delta_lowrank *a, size_t n, const float *x,
@@ -214,19 +110,18 @@ void fwd__down_product(const struct fwd *f, const struct delta_lowrank *a, size_
     finish_down(f, a, n, t);
 }
 
-/* The same of n rows from row0 on for a group, where `down` may want typed rows. */
+/* x down of n rows from row0 on for a group, where `down` may want typed rows. */
 static void down_of_group(const struct group *g, const struct fwd_product *p, size_t row0, size_t n,
                           float *t)
 {
-    const struct gemm_factor down = delta_factor(&p->a->down);
-    const size_t n_in = g->site[p->lin]->n_in;
+    const struct gemm_factor *down = &p->down;
+    const size_t n_in = down->n_cols;
 
-    if (down.form == GEMM_FACTOR_ROWS) {
-        fwd__down_product(g->f, p->a, n, g->x[p->lin] + row0 * n_in, n_in, t);
-        return;
-    }
-    gemm_down(g->f->k, &down, row0, n, g->xt[p->lin], t);
-    finish_down(g->f, p->a, n, t);
+    if (down->form == GEMM_FACTOR_ROWS)
+        g->f->k->dots(n, down->n_rows, n_in, g->x[p->lin] + row0 * n_in, n_in, down->type,
+                      down->data, n_in, t, down->n_rows);
+    else
+        gemm_down(g->f->k, down, row0, n, g->xt[p->lin], t);
 }
 
 /* The gates of the group's LOWRANKs, claimed by sequence. */
@@ -250,43 +145,49 @@ static void gates(const struct group *g, const float *x)
 /* The product of chunk c of the group's down products; *e is that of the chunk before, or 0. */
 static const struct fwd_product *product_of(const struct group *g, size_t c, size_t *e)
 {
-    const struct fwd_worker *me = g->me;
+    const struct fwd_plan *plan = g->plan;
 
-    while (*e + 1 < me->n_products && me->product[*e + 1].chunk <= c)
+    while (*e + 1 < plan->n_products && plan->product[*e + 1].chunk <= c)
         ++*e; /* claims ascend, so the cursor never goes back */
-    return &me->product[*e];
+    return &plan->product[*e];
 }
 
 /* The same, and asks memory for its factor if few rows are multiplied by it. */
 static const struct fwd_product *ask_chunk(const struct group *g, size_t c, size_t *e)
 {
     const struct fwd_product *p = product_of(g, c, e);
-    const struct gemm_factor down = delta_factor(&p->a->down);
 
     if (g->v->segment[p->segment].n_rows <= ASK_ROWS)
-        gemm_down_ask(&down);
+        gemm_down_ask(&p->down);
     return p;
+}
+
+/* All that follows x down of the view's n rows from row0 on. */
+static void finish_rows(const struct group *g, const struct delta_lowrank *a, uint32_t row0,
+                        size_t n, float *t)
+{
+    finish_down(g->f, a, n, t);
+    if (a->gate.w)
+        fwd__scale_by_gate(g->f, g->v, &a->gate, row0, n, a->down.n_rows, t);
+    if (a->is_invoked)
+        fwd__silence(g->f, g->v, row0, n, a->down.n_rows, t);
 }
 
 /* Chunk c of the group's down products, one of p's. */
 static void run_chunk(const struct group *g, size_t c, const struct fwd_product *p)
 {
-    const struct fwd_segment *seg;
-    size_t first, n;
-    float *t;
+    const struct fwd_segment *seg = &g->v->segment[p->segment];
+    const size_t rank = p->down.n_rows, first = (c - p->chunk) * FWD_ROW_CHUNK;
+    const size_t n = seg->n_rows - first < FWD_ROW_CHUNK ? seg->n_rows - first : FWD_ROW_CHUNK;
+    float *t = g->f->t + p->t + first * rank;
 
-    seg = &g->v->segment[p->segment];
-    first = (c - p->chunk) * ROW_CHUNK;
-    n = seg->n_rows - first < ROW_CHUNK ? seg->n_rows - first : ROW_CHUNK;
-    t = g->f->t + p->t + first * p->a->down.n_rows;
     down_of_group(g, p, seg->row0 + first, n, t);
-    if (p->a->gate.w)
-        fwd__scale_by_gate(g->f, g->v, &p->a->gate, seg->row0 + (uint32_t)first, n,
-                           p->a->down.n_rows, t);
-    if (p->a->is_invoked)
-        fwd__silence(g->f, g->v, seg->row0 + (uint32_t)first, n, p->a->down.n_rows, t);
-    if (p->a->up.form == GEMM_FACTOR_UP_BF16)
-        gemm_narrow_t(g->f->k, n, p->a->up.n_rows, t);
+    if (p->is_plain)
+        scale_values(g->f, n * rank, p->scale, t);
+    else
+        finish_rows(g, p->a, seg->row0 + (uint32_t)first, n, t);
+    if (p->up.form == GEMM_FACTOR_UP_BF16)
+        gemm_narrow_t(g->f->k, n, rank, t);
 }
 
 /* A tile of the base product: rows [r0, r1), outputs [c0, c1) of linear i. */
@@ -348,39 +249,43 @@ static void add_vector(const struct fwd *f, const float *vec, const struct tile 
 }
 
 /* y += t up for the tile's rows and outputs. */
-static void up_product(const struct group *g, const struct delta_mat *up, const struct tile *t,
+static void up_product(const struct group *g, const struct gemm_factor *up, const struct tile *t,
                        const float *tt, float *y, size_t ldy)
 {
     const size_t rank = up->n_rows, n = t->r1 - t->r0, n_cols = t->c1 - t->c0;
-    const struct gemm_factor f = delta_factor(up);
     const char *u = up->data;
 
     y += t->r0 * ldy;
     if (up->form != GEMM_FACTOR_ROWS) {
-        gemm_up(g->f->k, &f, n, tt, t->c0, t->c1, y, ldy);
+        gemm_up(g->f->k, up, n, tt, t->c0, t->c1, y, ldy);
         return;
     }
     u += t->c0 * tensor_type_block_bytes(up->type);
     g->f->k->outer(n, n_cols, rank, tt, rank, up->type, u, up->n_cols, y + t->c0, ldy);
 }
 
+/* y += scale b_u for the rows on which it acts. */
+static void up_bias(const struct group *g, const struct delta_lowrank *a, const struct tile *t,
+                    float *y, size_t ldy)
+{
+    for (uint32_t r = t->r0; a->up_bias && r < t->r1; r++)
+        if (!a->is_invoked || fwd__is_invoked(g->f, g->v, r))
+            g->f->k->axpy(t->c1 - t->c0, a->scale, a->up_bias + t->c0, y + r * ldy + t->c0);
+}
+
 /* y += t up + scale b_u for each LOWRANK of (linear, segment). */
 static void up_products(const struct group *g, uint32_t s, const struct tile *t, float *y,
                         size_t ldy)
 {
-    const struct fwd *f = g->f;
-    const struct fwd_worker *me = g->me;
-    const uint32_t at = t->i * g->v->n_segments + s;
-    const size_t n_cols = t->c1 - t->c0;
+    const struct fwd_slot *slot = slot_of(g, t->i, s);
 
-    for (uint32_t e = me->first[at]; e < me->first[at + 1]; e++) {
-        const struct fwd_product *p = &me->product[e];
-        const size_t at_row = (t->r0 - g->v->segment[s].row0) * p->a->up.n_rows;
+    for (uint32_t e = slot[0].first; e < slot[1].first; e++) {
+        const struct fwd_product *p = &g->plan->product[e];
+        const size_t at_row = (t->r0 - g->v->segment[s].row0) * p->up.n_rows;
 
-        up_product(g, &p->a->up, t, f->t + p->t + at_row, y, ldy);
-        for (uint32_t r = t->r0; p->a->up_bias && r < t->r1; r++)
-            if (!p->a->is_invoked || fwd__is_invoked(f, g->v, r))
-                f->k->axpy(n_cols, p->a->scale, p->a->up_bias + t->c0, y + r * ldy + t->c0);
+        up_product(g, &p->up, t, g->f->t + p->t + at_row, y, ldy);
+        if (!p->is_plain)
+            up_bias(g, p->a, t, y, ldy);
     }
 }
 
@@ -389,13 +294,10 @@ static bool begins_with_bias(const struct group *g, const struct tile *t)
 {
     uint32_t a, b;
 
-    for (uint32_t s = 0; s < g->v->n_segments; s++) {
-        const struct delta_linear *d = slot_of(g, t->i, s);
-
-        if (d && (d->rowset || d->sparse || d->scale_pre || (d->bias && !d->keeps_bias)) &&
+    for (uint32_t s = 0; g->plan->changes_before_bias[t->i] && s < g->v->n_segments; s++)
+        if (slot_of(g, t->i, s)->changes_before_bias &&
             fwd__cut(&g->v->segment[s], t->r0, t->r1, &a, &b))
             return false;
-    }
     return true;
 }
 
@@ -405,11 +307,10 @@ static void finish(const struct group *g, uint32_t s, const struct tile *t, bool
 {
     static const struct delta_linear nothing = {.keeps_bias = true};
     const struct model_site *site = g->site[t->i];
-    const struct delta_linear *d = slot_of(g, t->i, s);
+    const struct fwd_slot *slot = slot_of(g, t->i, s);
+    const struct delta_linear *d = slot->is_plain ? &nothing : slot->d;
     float *y = g->y[t->i];
 
-    if (!d)
-        d = &nothing;
     if (d->rowset)
         replace_rows(g->f, d->rowset, t, g->x[t->i], site->n_in, y, site->n_out);
     if (d->sparse)
@@ -422,17 +323,23 @@ static void finish(const struct group *g, uint32_t s, const struct tile *t, bool
     scale_rows(g->f, d->scale_out, t, y, site->n_out);
 }
 
+/* The products of a linear: *end is behind the last. */
+static const struct fwd_product *products_of(const struct group *g, unsigned lin,
+                                             const struct fwd_product **end)
+{
+    const struct fwd_slot *slot = slot_of(g, lin, 0);
+
+    *end = g->plan->product + slot[g->v->n_segments].first;
+    return g->plan->product + slot->first;
+}
+
 /* Asks memory for the `up` factors of the outputs [c0, c1) of a tile. */
 static void ask_up(const struct group *g, const struct tile *t, size_t c0, size_t c1)
 {
-    const struct fwd_worker *me = g->me;
-    const uint32_t at = t->i * g->v->n_segments;
+    const struct fwd_product *end, *p = products_of(g, t->i, &end);
 
-    for (uint32_t e = me->first[at]; e < me->first[at + g->v->n_segments]; e++) {
-        const struct gemm_factor up = delta_factor(&me->product[e].a->up);
-
-        gemm_up_ask(&up, c0, c1);
-    }
+    for (; p < end; p++)
+        gemm_up_ask(&p->up, c0, c1);
 }
 
 /* The base's product of a tile of few rows, panel by panel: in front of each, memory is asked for
@@ -453,9 +360,9 @@ static void run_asking(const struct group *g, const struct gemm_weight *w, const
 
 static bool has_products(const struct group *g, unsigned lin)
 {
-    const uint32_t *first = g->me->first + lin * g->v->n_segments;
+    const struct fwd_product *end, *p = products_of(g, lin, &end);
 
-    return first[0] < first[g->v->n_segments];
+    return p < end;
 }
 
 static void run_tile(const struct group *g, const struct gemm_weight *w, const struct tile *t)
@@ -476,11 +383,11 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
                                 .scratch = g->me->gemm,
                                 .typed_x = typed ? typed + t->r0 * row_bytes : NULL};
 
-    if (has_few_rows(g->v) && has_products(g, t->i))
+    if (fwd__has_few_rows(g->v) && has_products(g, t->i))
         run_asking(g, w, t, &a);
     else
         gemm_run(w, &a);
-    pool_await(g->f->pool, g->n_chunks);
+    pool_await(g->f->pool, g->plan->n_chunks);
     for (uint32_t s = 0; s < g->v->n_segments; s++) {
         struct tile part = *t;
 
@@ -499,7 +406,7 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
 static void run_tiles(const struct group *g, size_t at, size_t end, size_t *i)
 {
     while (at < end) {
-        const struct fwd_run *run = g->me->run, *r;
+        const struct fwd_run *run = g->plan->run, *r;
         size_t n_before, in, n, n_out;
         struct tile t;
 
@@ -508,12 +415,12 @@ static void run_tiles(const struct group *g, size_t at, size_t end, size_t *i)
         r = &run[*i];
         n_before = *i ? r[-1].n_tiles : 0;
         in = at - n_before;
-        n = n_row_tiles(r) > 1 ? 1 : (end < r->n_tiles ? end : r->n_tiles) - at;
+        n = r->n_row_tiles > 1 ? 1 : (end < r->n_tiles ? end : r->n_tiles) - at;
         n_out = gemm_n_out(r->w);
         t.i = r->lin;
-        t.r0 = r->row0 + (uint32_t)(in % n_row_tiles(r)) * r->rows;
+        t.r0 = r->row0 + (uint32_t)(in % r->n_row_tiles) * r->rows;
         t.r1 = t.r0 + r->rows < r->row1 ? t.r0 + r->rows : r->row1;
-        t.c0 = in / n_row_tiles(r) * r->cols;
+        t.c0 = in / r->n_row_tiles * r->cols;
         t.c1 = t.c0 + n * r->cols < n_out ? t.c0 + n * r->cols : n_out;
         run_tile(g, r->w, &t);
         at += n;
@@ -525,24 +432,24 @@ static void run_tiles(const struct group *g, size_t at, size_t end, size_t *i)
  * the down products done, or almost; no meeting is between. */
 static void products(const struct fwd_walk *w, const struct group *g)
 {
-    const struct fwd_worker *me = g->me;
-    const size_t n_tiles = me->n_runs ? me->run[me->n_runs - 1].n_tiles : 0;
-    const size_t n_own = has_few_rows(g->v) ? fwd__own_tiles(g->f, n_tiles) : 0;
+    const struct fwd_plan *plan = g->plan;
+    const size_t n_tiles = plan->n_runs ? plan->run[plan->n_runs - 1].n_tiles : 0;
+    const size_t n_own = fwd__has_few_rows(g->v) ? fwd__own_tiles(g->f, n_tiles) : 0;
     const size_t n_first = n_own * pool_active(g->f->pool); /* of all workers */
-    const size_t n = g->n_chunks + n_tiles - n_first;
+    const size_t n = g->plan->n_chunks + n_tiles - n_first;
     const struct fwd_product *p, *next = NULL;
     size_t product = 0, run = 0, at, after;
 
-    for (at = pool_claim(g->f->pool, n); at < g->n_chunks; at = after) {
+    for (at = pool_claim(g->f->pool, n); at < g->plan->n_chunks; at = after) {
         p = next ? next : ask_chunk(g, at, &product);
         after = pool_claim(g->f->pool, n);
-        next = after < g->n_chunks ? ask_chunk(g, after, &product) : NULL;
+        next = after < g->plan->n_chunks ? ask_chunk(g, after, &product) : NULL;
         run_chunk(g, at, p);
         pool_tell(g->f->pool);
     }
     run_tiles(g, n_own * w->worker, n_own * (w->worker + 1), &run);
     for (; at < n; at = pool_claim(g->f->pool, n)) /* claims ascend, behind what is their own */
-        run_tiles(g, at - g->n_chunks + n_first, at - g->n_chunks + n_first + 1, &run);
+        run_tiles(g, at - g->plan->n_chunks + n_first, at - g->plan->n_chunks + n_first + 1, &run);
 }
 
 /* Scaled inputs, where a task of the step has one. Returns true if others' are needed. */
@@ -553,7 +460,7 @@ static bool scale_inputs(struct fwd_walk *w, struct group *g)
     for (unsigned i = 0; i < g->n; i++) {
         float *xs = w->has_copies ? fwd__copy_xs(w, i) : w->f->xs[i];
 
-        if (!g->has_scaled_input[i])
+        if (!g->plan->has_scaled_input[i])
             continue;
         scale_input(w, g, i, xs);
         g->x[i] = xs;
@@ -581,16 +488,16 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
     }
     if (!w->has_copies)
         fwd__meet(w);
-    plan(&g);
+    g.plan = fwd__plan_group(w, layer, lin, n);
     is_shared = scale_inputs(w, &g);
-    if (g.is_gating)
+    if (g.plan->is_gating)
         gates(&g, x);
-    if (is_shared || g.is_gating)
+    if (is_shared || g.plan->is_gating)
         fwd__meet(w);
     if (type_inputs(w, &g))
         fwd__meet(w);
     products(w, &g);
-    fwd__ahead_pass(w, has_few_rows(w->rows) ? n : 0, weight);
+    fwd__ahead_pass(w, fwd__has_few_rows(w->rows) ? n : 0, weight);
     fwd__meet(w);
     if (w->has_copies)
         fwd__take(w, lin, n_out, n);
