@@ -13,10 +13,9 @@ enum {
     FWD_QUERIES_MAX = 256, /* of an item, whole chunks: panels are then made once for 256 */
     FWD_SPAN_KEYS = 256,   /* whole KV blocks; more: fewer calls, but scores leave the L1 cache */
     FWD_JOIN_ROWS = 16,
-    FWD_ROW_CHUNK = 32, /* rows of one down product */
-    FWD_PANEL_ROWS =
-        32,          /* with so few rows a tile is a panel, and adjacent ones are done together */
-    FWD_FEW_ROWS = 4 /* so few rows each worker may have for itself: no barrier */
+    FWD_ROW_CHUNK = 32,  /* rows of one down product */
+    FWD_PANEL_ROWS = 32, /* of so few rows a tile is a panel; adjacent ones are done together */
+    FWD_FEW_ROWS = 4     /* so few rows each worker may have for itself: no barrier */
 };
 enum { FWD_N_COPIES = 7 + FWD_GROUP_MAX }; /* matrices of copies.c */
 enum { FWD_JOIN_WIDTHS = 7 };              /* matrices of a join beside its adapters' outputs */

@@ -436,20 +436,20 @@ static void products(const struct fwd_walk *w, const struct group *g)
     const size_t n_tiles = plan->n_runs ? plan->run[plan->n_runs - 1].n_tiles : 0;
     const size_t n_own = fwd__has_few_rows(g->v) ? fwd__own_tiles(g->f, n_tiles) : 0;
     const size_t n_first = n_own * pool_active(g->f->pool); /* of all workers */
-    const size_t n = g->plan->n_chunks + n_tiles - n_first;
+    const size_t n = plan->n_chunks + n_tiles - n_first;
     const struct fwd_product *p, *next = NULL;
     size_t product = 0, run = 0, at, after;
 
-    for (at = pool_claim(g->f->pool, n); at < g->plan->n_chunks; at = after) {
+    for (at = pool_claim(g->f->pool, n); at < plan->n_chunks; at = after) {
         p = next ? next : ask_chunk(g, at, &product);
         after = pool_claim(g->f->pool, n);
-        next = after < g->plan->n_chunks ? ask_chunk(g, after, &product) : NULL;
+        next = after < plan->n_chunks ? ask_chunk(g, after, &product) : NULL;
         run_chunk(g, at, p);
         pool_tell(g->f->pool);
     }
     run_tiles(g, n_own * w->worker, n_own * (w->worker + 1), &run);
     for (; at < n; at = pool_claim(g->f->pool, n)) /* claims ascend, behind what is their own */
-        run_tiles(g, at - g->plan->n_chunks + n_first, at - g->plan->n_chunks + n_first + 1, &run);
+        run_tiles(g, at - plan->n_chunks + n_first, at - plan->n_chunks + n_first + 1, &run);
 }
 
 /* Scaled inputs, where a task of the step has one. Returns true if others' are needed. */
