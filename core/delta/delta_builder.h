@@ -152,7 +152,7 @@ struct delta_builder {
     char made_for[sizeof(((struct delta *)0)->made_for)];
     uint32_t position_shift;
     bool ignores_token_types;
-    size_t dense_bytes;                    /* of all DENSE so far */
+    size_t dense_bytes;                    /* of all DENSE so far, packed */
     double n_steps;                        /* delta__spend_steps() so far */
     const void *shared[DELTA__SHARED_MAX]; /* delta__share() */
     unsigned n_shared;

@@ -25,12 +25,19 @@ int delta__spend_steps(struct delta_builder *b, const struct tensor *t, double n
                               t->name, b->n_steps, STEPS_MAX);
 }
 
+/* Bytes of a value as pack_parts() packs it, but for scales. */
+static size_t packed_bytes(enum gemm_precision p)
+{
+    return p == GEMM_EXACT ? sizeof(float) : p == GEMM_BF16 ? sizeof(uint16_t) : sizeof(int8_t);
+}
+
 static int spend(struct delta_builder *b, const struct delta__place *p, size_t *n_bytes)
 {
     const size_t most = model_bytes(b->m) / 2, n = p->n_in * p->n_out; /* the base has as many */
     size_t sum = 0;
 
-    if (!core_mul_size(n, sizeof(float), n_bytes) || !core_add_size(b->dense_bytes, *n_bytes, &sum))
+    if (!core_mul_size(n, sizeof(float), n_bytes) ||
+        !core_add_size(b->dense_bytes, n * packed_bytes(model_precision(b->m)), &sum))
         return core_err_nomem(b->err, p->t->name);
     if (tensor_n_values(p->t) == n)
         return 0;
