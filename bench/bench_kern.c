@@ -2,7 +2,8 @@
  *
  *   bench_kern [-l level] [-p precision] [-t type] [-s shape] [what ...]
  *
- * level and precision as --cpu-level and --precision, type and shape as printed ("Q4_1",
+ * level and precision as --cpu-level and --precision (or int8-rotated, which int8 is for a model of
+ * floats), type and shape as printed ("Q4_1",
  * "1536x576"), any type that is a weight's; what is any of limits, gemm, small, factors, rows;
  * "hot" leaves the weights in the caches.
  *
@@ -26,7 +27,8 @@
 static double peak_gflops, read_gbs;
 static bool is_hot;
 static int only_precision = -1;
-static const char *const precisions[] = {"exact", "bf16", "int8"};
+static const char *const precisions[] = {"exact", "bf16", "int8", "int8-rotated"};
+enum { N_PRECISIONS = sizeof(precisions) / sizeof(precisions[0]) };
 
 static double now_s(void)
 {
@@ -235,9 +237,10 @@ static void bench_gemm(const struct kern_table *k, int only_type, const char *on
             snprintf(text, sizeof(text), "%zux%zu", shapes[j][0], shapes[j][1]);
             if (shapes[j][1] % tensor_type_block(type) == 0 &&
                 (!only_shape || strcmp(only_shape, text) == 0))
-                for (int p = 0; p < 3; p++)
+                for (int p = 0; p < N_PRECISIONS; p++)
                     if ((only_precision < 0 || p == only_precision) &&
-                        (p != GEMM_BF16 || !tensor_type_is_quantised(type)))
+                        ((p != GEMM_BF16 && p != GEMM_INT8_ROTATED) ||
+                         !tensor_type_is_quantised(type)))
                         bench_linear(k, (enum gemm_precision)p, type, shapes[j][0], shapes[j][1]);
         }
     }
@@ -382,7 +385,7 @@ static void bench_factors(const struct kern_table *k)
     static const size_t ranks[] = {8, 16, 64}, widths[] = {384, 576, 1536};
 
     for (size_t i = 0; i < 9; i++)
-        for (int p = GEMM_BF16; p <= GEMM_INT8; p++) {
+        for (int p = GEMM_BF16; p <= GEMM_INT8_ROTATED; p++) {
             if (only_precision >= 0 && p != only_precision)
                 continue;
             bench_factor(k, p, gemm_down_form(p, ranks[i / 3]), ranks[i / 3], widths[i % 3]);
@@ -489,7 +492,7 @@ int main(int argc, char **argv)
             only_level = kern_level_parse(argv[i + 1]);
         if (strcmp(argv[i], "-s") == 0)
             only_shape = argv[i + 1];
-        for (int p = 0; p < 3 && strcmp(argv[i], "-p") == 0; p++)
+        for (int p = 0; p < N_PRECISIONS && strcmp(argv[i], "-p") == 0; p++)
             if (strcmp(argv[i + 1], precisions[p]) == 0)
                 only_precision = p;
         for (int t = 0; t < TENSOR_N_TYPES && strcmp(argv[i], "-t") == 0; t++)

@@ -4,7 +4,8 @@
  *
  * One line of JSON: multiply-adds in f32, in bf16 and in int8 (two operations each, in
  * units of 1e9 a second) with the widest instruction that the CPU has for them, the same in
- * int8 where each 32 values have a scale ("int8_groups"); and bytes read from memory (GB/s).
+ * int8 where each 32 values of both factors have a scale ("int8_groups"), and where those of one
+ * factor have ("int8_long"); and bytes read from memory (GB/s).
  * A CPU without an instruction for bf16 multiplies it in f32, so its limit is that of f32;
  * with AVX2 alone a dot product of bytes takes four instructions.
  * Best of several runs: a limit is what was possible. */
@@ -55,21 +56,26 @@ enum { N_SUMS = 6, N_DOTS = 8 };
     "vcvtdq2ps %%" r #i ", %%" r #i "\n\t"       \
     "vmulps %%" r "12, %%" r "13, %%" r "14\n\t" \
     "vfmadd231ps %%" r #i ", %%" r "14, %%" r #sum "\n\t"
+/* The same where w has one scale for all, which comes at the end: a conversion and a fused
+ * multiply-add. */
+#define ADD_LONG(r, i, sum)                \
+    "vcvtdq2ps %%" r #i ", %%" r #i "\n\t" \
+    "vfmadd231ps %%" r #i ", %%" r "12, %%" r #sum "\n\t"
 #define EACH_SUM(F, ...) \
     F(__VA_ARGS__, 0)    \
     F(__VA_ARGS__, 1) F(__VA_ARGS__, 2) F(__VA_ARGS__, 3) F(__VA_ARGS__, 4) F(__VA_ARGS__, 5)
 #define TWO_DOTS(L, op, r) EACH_SUM(L, op, r) EACH_SUM(L, op, r)
-#define GROUPS(name, L, op, r)                                                                   \
-    static void name(void)                                                                       \
-    {                                                                                            \
-        __asm__ volatile("vzeroall" : : : CHANGED);                                              \
-        for (int i = 0; i < N_TURNS / N_DOTS; i++)                                               \
-            __asm__ volatile(EACH_SUM(CLEAR, r) TWO_DOTS(L, op, r) TWO_DOTS(L, op, r)            \
-                                 TWO_DOTS(L, op, r) TWO_DOTS(L, op, r) ADD(r, 0, 6) ADD(r, 1, 7) \
-                                     ADD(r, 2, 8) ADD(r, 3, 9) ADD(r, 4, 10) ADD(r, 5, 11)       \
-                             :                                                                   \
-                             :                                                                   \
-                             : CHANGED);                                                         \
+#define GROUPS(name, L, op, r, A)                                                            \
+    static void name(void)                                                                   \
+    {                                                                                        \
+        __asm__ volatile("vzeroall" : : : CHANGED);                                          \
+        for (int i = 0; i < N_TURNS / N_DOTS; i++)                                           \
+            __asm__ volatile(EACH_SUM(CLEAR, r) TWO_DOTS(L, op, r) TWO_DOTS(L, op, r)        \
+                                 TWO_DOTS(L, op, r) TWO_DOTS(L, op, r) A(r, 0, 6) A(r, 1, 7) \
+                                     A(r, 2, 8) A(r, 3, 9) A(r, 4, 10) A(r, 5, 11)           \
+                             :                                                               \
+                             :                                                               \
+                             : CHANGED);                                                     \
     }
 #define CHANGED                                                                              \
     "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
@@ -91,9 +97,12 @@ CHAINS(bf16_avx512, LINK, "vdpbf16ps", "zmm")
 CHAINS(int8_avx512, LINK, "vpdpbusd", "zmm")
 CHAINS(int8_avx2, SIGNED_DOT, "", "ymm")
 CHAINS(int8_avxvnni, LINK, "%{vex%} vpdpbusd", "ymm")
-GROUPS(groups_avx512, LINK, "vpdpbusd", "zmm")
-GROUPS(groups_avx2, SIGNED_DOT, "", "ymm")
-GROUPS(groups_avxvnni, LINK, "%{vex%} vpdpbusd", "ymm")
+GROUPS(groups_avx512, LINK, "vpdpbusd", "zmm", ADD)
+GROUPS(groups_avx2, SIGNED_DOT, "", "ymm", ADD)
+GROUPS(groups_avxvnni, LINK, "%{vex%} vpdpbusd", "ymm", ADD)
+GROUPS(long_avx512, LINK, "vpdpbusd", "zmm", ADD_LONG)
+GROUPS(long_avx2, SIGNED_DOT, "", "ymm", ADD_LONG)
+GROUPS(long_avxvnni, LINK, "%{vex%} vpdpbusd", "ymm", ADD_LONG)
 
 static const struct peak peaks[] = {
     {"f32", {{KERN_AVX512, f32_avx512, N_CHAINS * 32}, {KERN_AVX2, f32_avx2, N_CHAINS * 16}}},
@@ -106,6 +115,10 @@ static const struct peak peaks[] = {
      {{KERN_VNNI, groups_avx512, N_SUMS * 128},
       {KERN_AVXVNNI, groups_avxvnni, N_SUMS * 64},
       {KERN_AVX2, groups_avx2, N_SUMS * 64}}},
+    {"int8_long",
+     {{KERN_VNNI, long_avx512, N_SUMS * 128},
+      {KERN_AVXVNNI, long_avxvnni, N_SUMS * 64},
+      {KERN_AVX2, long_avx2, N_SUMS * 64}}},
 };
 #else
 typedef float quad __attribute__((vector_size(16)));
@@ -127,6 +140,7 @@ static const struct peak peaks[] = {
     {"bf16", {{0}}},
     {"int8", {{0}}},
     {"int8_groups", {{0}}},
+    {"int8_long", {{0}}},
 };
 #endif
 

@@ -3,7 +3,7 @@
 A row divides one case by another, round by round, and holds the median against its floor. `bound` names the case
 that says what the machine could do for the case above: where the floor lies beyond it, SHARE of that limit counts
 instead. A row whose case below is itself a bound is a share of the machine's peak; what the form of the numbers
-leaves of the peak (8-bit values with a scale each 32) is the case `form`, and bounds that share.
+leaves of the peak (8-bit values with scales) is the case `form`, and bounds that share.
 """
 import statistics
 from dataclasses import dataclass

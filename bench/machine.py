@@ -10,7 +10,8 @@ from bench.measure import Case
 
 LIMITS = {"f32": ("multiply-adds in f32", "GFLOP/s"), "bf16": ("multiply-adds in bf16", "GFLOP/s"),
           "int8": ("multiply-adds in int8", "GOP/s"),
-          "int8_groups": ("the same with an f32 scale each 32 values", "GOP/s"), "read": ("reading memory", "GB/s")}
+          "int8_groups": ("the same with an f32 scale each 32 values", "GOP/s"),
+          "int8_long": ("the same with such scales of one factor", "GOP/s"), "read": ("reading memory", "GB/s")}
 
 
 def facts(peftd):

@@ -15,8 +15,9 @@ MIX = ("lora", "houlsby", "prefix", "ia3", "bitfit", "lora", "houlsby", "prefix"
 TYPES = {"f16": ("exact", "bf16"), "q8_0": ("exact", "int8"), "q4_0": ("exact", "int8"), "q4_k_m": ("exact", "int8")}
 
 PEAK_OF = {"exact": "f32", "bf16": "bf16", "int8": "int8"}  # the machine's limit for a precision
-# What its form leaves of that: 8-bit values come in groups with a scale each.
+# What its form leaves of that: 8-bit values come in groups with a scale each; floats made so, only those of x.
 FORM_OF = {**PEAK_OF, "int8": "int8_groups"}
+FORM_OF_FLOATS = {**PEAK_OF, "int8": "int8_long"}
 
 
 def quantised(bench, kind):

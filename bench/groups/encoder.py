@@ -85,7 +85,7 @@ def add_bounds(bench, results, batch):
     for name, what, is_class in (("each", "a class", True), ("base", "an embedding", False)):
         per_text = statistics.mean(models.flop_of_encoder(bench.minilm, n, is_class) for n in lengths) * 1e-9
         for precision in PRECISIONS:
-            for kind, limit, how in (("bound", models.PEAK_OF, "at the peak"), ("form", models.FORM_OF, "in its form")):
+            for kind, limit, how in (("bound", models.PEAK_OF, "at the peak"), ("form", models.FORM_OF_FLOATS, "in its form")):
                 results.derive(f"{name}/{precision}/{kind}", "machine", f"{precision}, {what}: what it could do {how}", "texts/s",
                                lambda peak, per_text=per_text: peak / per_text, f"limit/{limit[precision]}")
     results.derive("lone/exact/bound", "machine", "exact, a lone request: its arithmetic at the peak", "ms",

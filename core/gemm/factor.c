@@ -25,7 +25,14 @@ enum gemm_factor_form gemm_down_form(enum gemm_precision p, size_t rank)
 {
     if (p == GEMM_EXACT || 8 * rank < 5 * KERN_DOWN_PANEL * panels(rank, KERN_DOWN_PANEL))
         return GEMM_FACTOR_ROWS;
-    return p == GEMM_INT8 ? GEMM_FACTOR_DOWN_INT8 : GEMM_FACTOR_DOWN_BF16;
+    return p == GEMM_INT8_ROTATED ? GEMM_FACTOR_DOWN_ROTATED
+           : p == GEMM_INT8       ? GEMM_FACTOR_DOWN_INT8
+                                  : GEMM_FACTOR_DOWN_BF16;
+}
+
+static bool is_int8(enum gemm_factor_form form)
+{
+    return form == GEMM_FACTOR_DOWN_INT8 || form == GEMM_FACTOR_DOWN_ROTATED;
 }
 
 enum gemm_factor_form gemm_up_form(enum gemm_precision p)
@@ -42,6 +49,7 @@ static size_t panel_bytes(const struct gemm_factor *f)
     case GEMM_FACTOR_DOWN_BF16:
         return gemm__whole_blocks(f->n_cols) * KERN_DOWN_PANEL * sizeof(uint16_t);
     case GEMM_FACTOR_DOWN_INT8:
+    case GEMM_FACTOR_DOWN_ROTATED:
         return gemm__whole_blocks(f->n_cols) / KERN_INT8_BLOCK * RECORD;
     case GEMM_FACTOR_UP_BF16:
         return even(f->n_rows) * KERN_PANEL * sizeof(uint16_t);
@@ -96,16 +104,20 @@ static char *record_of(const struct gemm_factor *f, const void *data, size_t row
 static void pack_int8(const struct kern_table *k, const struct gemm_factor *f, size_t row,
                       size_t col, size_t n, const float *v, void *out)
 {
-    const size_t at = row % KERN_DOWN_PANEL;
+    const size_t at = row % KERN_DOWN_PANEL, n_whole = gemm__whole_blocks(n);
+    const bool is_rotated = f->form == GEMM_FACTOR_DOWN_ROTATED;
     struct kern_int8 block[PIECE / KERN_INT8_BLOCK];
     float whole[PIECE] = {0};
 
     memcpy(whole, v, n * sizeof(*v));
-    k->to_int8(gemm__whole_blocks(n), whole, block);
+    if (is_rotated)
+        k->hadamard(n_whole, whole, whole);
+    k->to_int8(n_whole, whole, block);
     for (size_t b = 0; b * KERN_INT8_BLOCK < n; b++) {
         char *record = record_of(f, out, row, col + b * KERN_INT8_BLOCK);
         unsigned char *q = (unsigned char *)record + KERN_DOWN_PANEL * sizeof(float) + at * 4;
 
+        block[b].scale /= is_rotated ? KERN_INT8_BLOCK : 1; /* H H = 32 I */
         memcpy(record + at * sizeof(float), &block[b].scale, sizeof(float));
         for (size_t i = 0; i < KERN_INT8_BLOCK; i++)
             q[i / 4 * 4 * KERN_DOWN_PANEL + i % 4] = (unsigned char)(block[b].q[i] + 128);
@@ -127,7 +139,7 @@ void gemm_factor_pack(const struct kern_table *k, const struct gemm_factor *rows
             const size_t n = f.n_cols - col < PIECE ? f.n_cols - col : PIECE;
 
             k->to_f32(f.type, n, (const char *)f.data + (row * f.n_cols + col) * size, v);
-            if (form == GEMM_FACTOR_DOWN_INT8)
+            if (is_int8(form))
                 pack_int8(k, &f, row, col, n, v, out);
             else
                 pack_bf16(k, &f, row, col, n, v, out);
@@ -147,6 +159,22 @@ static float int8_value(const struct gemm_factor *f, size_t row, size_t col)
     return scale * (float)v;
 }
 
+/* Values of a row from `col` on, to the end of their block or n, which are taken back from their
+ * rotation. Returns how many. */
+static size_t rotated_values(const struct kern_table *k, const struct gemm_factor *f, size_t row,
+                             size_t col, size_t n, float *out)
+{
+    const size_t at = col % KERN_INT8_BLOCK;
+    const size_t m = n < KERN_INT8_BLOCK - at ? n : KERN_INT8_BLOCK - at;
+    float v[KERN_INT8_BLOCK];
+
+    for (size_t i = 0; i < KERN_INT8_BLOCK; i++)
+        v[i] = int8_value(f, row, col - at + i);
+    k->hadamard(KERN_INT8_BLOCK, v, v);
+    memcpy(out, v + at, m * sizeof(*out));
+    return m;
+}
+
 void gemm_factor_row(const struct kern_table *k, const struct gemm_factor *f, size_t row,
                      size_t first, size_t n, float *out)
 {
@@ -156,7 +184,9 @@ void gemm_factor_row(const struct kern_table *k, const struct gemm_factor *f, si
         k->to_f32(f->type, n, (const char *)f->data + (row * f->n_cols + first) * size, out);
         return;
     }
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; f->form == GEMM_FACTOR_DOWN_ROTATED && i < n;)
+        i += rotated_values(k, f, row, first + i, n - i, out + i);
+    for (size_t i = 0; f->form != GEMM_FACTOR_DOWN_ROTATED && i < n; i++)
         out[i] =
             f->form == GEMM_FACTOR_DOWN_INT8
                 ? int8_value(f, row, first + i)
@@ -168,9 +198,8 @@ void gemm_factor_row(const struct kern_table *k, const struct gemm_factor *f, si
 void gemm_down(const struct kern_table *k, const struct gemm_factor *down, size_t row0, size_t n,
                const void *typed_x, float *t)
 {
-    const bool is_int8 = down->form == GEMM_FACTOR_DOWN_INT8;
     const size_t n_k = gemm__whole_blocks(down->n_cols),
-                 ldx = is_int8 ? n_k / KERN_INT8_BLOCK : n_k;
+                 ldx = is_int8(down->form) ? n_k / KERN_INT8_BLOCK : n_k;
     struct kern_factor f = {.n_rows = n,
                             .n_k = n_k,
                             .n_cols = down->n_rows,
@@ -179,7 +208,7 @@ void gemm_down(const struct kern_table *k, const struct gemm_factor *down, size_
                             .y = t,
                             .ldy = down->n_rows};
 
-    if (is_int8) {
+    if (is_int8(down->form)) {
         f.x_int8 = (const struct kern_int8 *)typed_x + row0 * ldx;
         k->down_int8(&f);
     } else {

@@ -19,7 +19,6 @@
 enum {
     K_UNIT = 32,               /* blocks of k begin at multiples: whole groups */
     K_MAX = 384,               /* 48 KiB as f32: tiles read it from the second-level cache */
-    K_MAX_TYPED = 1024,        /* never widened: tiles read it from the second level */
     X_BLOCK_BYTES = 384 << 10, /* second-level caches are 512 KiB and more */
     ROWS_UNIT = 48,            /* whole tiles of 4, 6, 8 and 16 rows */
     ROWS_MIN = 2 * ROWS_UNIT,  /* fewer would widen a panel too often */
@@ -29,12 +28,25 @@ enum {
 
 static enum gemm_precision precision_of(enum tensor_type type, enum gemm_precision asked)
 {
-    return asked == GEMM_BF16 && tensor_type_is_quantised(type) ? GEMM_EXACT : asked;
+    if (!tensor_type_is_quantised(type))
+        return asked;
+    return asked == GEMM_BF16 ? GEMM_EXACT : asked == GEMM_INT8_ROTATED ? GEMM_INT8 : asked;
 }
 
 size_t gemm__whole_blocks(size_t n_in)
 {
     return (n_in + KERN_INT8_BLOCK - 1) / KERN_INT8_BLOCK * KERN_INT8_BLOCK;
+}
+
+/* Blocks of nearly equal length: 576 is 2 x 288, not 384 + 192. Typed panels are never widened, and
+ * tiles read them from the second-level cache. */
+size_t gemm__k_block(enum gemm_precision p, size_t n_k)
+{
+    const size_t most = p == GEMM_EXACT ? K_MAX : GEMM__TYPED_K_MAX;
+    const size_t n_blocks = (n_k + most - 1) / most;
+    const size_t even = n_blocks ? (n_k + n_blocks - 1) / n_blocks : 0;
+
+    return (even + K_UNIT - 1) / K_UNIT * K_UNIT;
 }
 
 /* In a room, large weights share large pages; small ones would gain nothing, and have bounds
@@ -70,7 +82,7 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
     w->n_in = t->dim[1];
     w->precision = precision_of(t->type, precision);
     w->n_k = w->precision == GEMM_EXACT ? w->n_in : gemm__whole_blocks(w->n_in);
-    w->gemm = w->precision == GEMM_INT8   ? k->gemm_int8
+    w->gemm = gemm__is_int8(w->precision) ? k->gemm_int8
               : w->precision == GEMM_BF16 ? k->gemm_bf16
                                           : k->gemm;
     w->widen = k->widen;
@@ -195,23 +207,40 @@ enum gemm_precision gemm_precision(const struct gemm_weight *w)
 /* Elements of a row of typed x: bf16 values, or blocks. */
 static size_t x_stride(enum gemm_precision p, size_t n_in)
 {
-    return p == GEMM_INT8 ? gemm__whole_blocks(n_in) / KERN_INT8_BLOCK : gemm__whole_blocks(n_in);
+    return gemm__whole_blocks(n_in) / (gemm__is_int8(p) ? KERN_INT8_BLOCK : 1);
 }
 
 size_t gemm_x_bytes(enum gemm_precision p, size_t n_in)
 {
     if (p == GEMM_EXACT)
         return 0;
-    return x_stride(p, n_in) * (p == GEMM_INT8 ? sizeof(struct kern_int8) : sizeof(uint16_t));
+    return x_stride(p, n_in) * (gemm__is_int8(p) ? sizeof(struct kern_int8) : sizeof(uint16_t));
+}
+
+/* A piece at a time, which stays in the first cache. */
+static void make_rotated(const struct kern_table *k, size_t n, const float *x,
+                         struct kern_int8 *out)
+{
+    _Alignas(64) float piece[16 * KERN_INT8_BLOCK];
+    enum { PIECE = sizeof(piece) / sizeof(piece[0]) };
+
+    for (size_t i = 0; i < n; i += PIECE) {
+        const size_t m = n - i < PIECE ? n - i : PIECE;
+
+        k->hadamard(m, x + i, piece);
+        k->to_int8(m, piece, out + i / KERN_INT8_BLOCK);
+    }
 }
 
 static void make_x(const struct kern_table *k, enum gemm_precision p, size_t n, const float *x,
-                   char *out)
+                   void *out)
 {
-    if (p == GEMM_INT8)
-        k->to_int8(n, x, (struct kern_int8 *)(void *)out);
+    if (p == GEMM_INT8_ROTATED)
+        make_rotated(k, n, x, out);
+    else if (p == GEMM_INT8)
+        k->to_int8(n, x, out);
     else
-        k->to_bf16(n, x, (uint16_t *)(void *)out);
+        k->to_bf16(n, x, out);
 }
 
 void gemm_make_x(const struct kern_table *k, enum gemm_precision p, size_t n_in, const float *x,
@@ -233,16 +262,6 @@ size_t gemm_scratch_bytes(void)
     const size_t blas = (size_t)GEMM__BLAS_COLS * GEMM__BLAS_K, packed = K_MAX * KERN_PANEL;
 
     return (blas > packed ? blas : packed) * sizeof(float);
-}
-
-/* Blocks of nearly equal length: 576 is 2 x 288, not 384 + 192. */
-static size_t k_block(const struct gemm_weight *w)
-{
-    const size_t n_in = w->n_k, most = w->precision == GEMM_EXACT ? K_MAX : K_MAX_TYPED;
-    const size_t n_blocks = (n_in + most - 1) / most;
-    const size_t even = n_blocks ? (n_in + n_blocks - 1) / n_blocks : 0;
-
-    return (even + K_UNIT - 1) / K_UNIT * K_UNIT;
 }
 
 /* x of the rows from row0 on, from input k on. */
@@ -275,7 +294,7 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
         .panel = {.type = KERN_PANEL_F32},
         .is_first = true,
     };
-    const size_t n_block = k_block(w);
+    const size_t n_block = gemm__k_block(w->precision, w->n_k);
     struct kern_panel part = w->panel;
     size_t k = 0;
 

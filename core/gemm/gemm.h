@@ -12,7 +12,12 @@
  *
  *   GEMM_BF16   float weights, rounded to bf16; quantised ones as in GEMM_EXACT
  *   GEMM_INT8   quantised weights as stored; float weights rounded to 8 bits, 32 values
- *               with one scale as in Q8_0
+ *               with one scale as in Q8_0, as those of x
+ *   GEMM_INT8_ROTATED  float weights: of both factors each 32 values of k are multiplied by a
+ *               Hadamard matrix first, which spreads a value that is much larger than its
+ *               neighbours over all 32 and leaves products as they are (as QuaRot does, Ashkboos
+ *               et al. 2024). So a weight does with one scale for up to 1,024 values of a row;
+ *               x has one for 32. For quantised weights it is GEMM_INT8.
  *
  * Their bits are the same at every level, portable included, but for GEMM_BF16 with AMX, which
  * adds in another order (core/kern/kern.h).
@@ -40,7 +45,7 @@ struct core_room;
 struct core_err;
 struct gemm_weight;
 
-enum gemm_precision { GEMM_EXACT, GEMM_BF16, GEMM_INT8 };
+enum gemm_precision { GEMM_EXACT, GEMM_BF16, GEMM_INT8, GEMM_INT8_ROTATED };
 
 /* Packs W [n_out, n_in] (2-dimensional, any float or quantised type; quantised
  * n_in is a whole number of blocks) for the levels of `k` and at most the precision

@@ -14,7 +14,8 @@
 enum {
     GEMM__BLAS_COLS = 64, /* a widened block of OpenBLAS's: 64 outputs x 1024 inputs */
     GEMM__BLAS_K = 1024,
-    GEMM__QUANT_MAX = 256 /* values in the largest quantised block */
+    GEMM__TYPED_K_MAX = 1024, /* values of the longest block of k with typed x */
+    GEMM__QUANT_MAX = 256     /* values in the largest quantised block */
 };
 
 struct gemm_weight {
@@ -38,6 +39,12 @@ struct gemm_weight {
 
 /* Values of a row of typed x. */
 size_t gemm__whole_blocks(size_t n_in);
+/* The blocks of k in which a product of n_k values is computed; the last one may be shorter. */
+size_t gemm__k_block(enum gemm_precision p, size_t n_k);
+static inline bool gemm__is_int8(enum gemm_precision p)
+{
+    return p == GEMM_INT8 || p == GEMM_INT8_ROTATED;
+}
 /* Sets w->panel and sizes for `t`; w->n_out, n_in, n_k and precision are set. False if they
  * are too large. */
 bool gemm__panel_sizes(struct gemm_weight *w, const struct tensor *t);

@@ -2,6 +2,7 @@
  *
  * The form of a panel is kern.h's (struct kern_panel). Packing runs once at start
  * and reads each stored byte once; a quantised weight never becomes floats. */
+#include <math.h>
 #include <string.h>
 
 #include "core/base/alloc.h"
@@ -17,12 +18,15 @@ unsigned gemm_layout(void)
     return LAYOUT;
 }
 
-static struct kern_panel panel_of(enum tensor_type type, enum gemm_precision precision)
+static struct kern_panel panel_of(enum tensor_type type, enum gemm_precision precision, size_t n_k)
 {
     struct kern_panel p;
 
     if (precision == GEMM_BF16)
         return (struct kern_panel){.type = KERN_PANEL_BF16_PAIRS};
+    if (precision == GEMM_INT8_ROTATED)
+        return (struct kern_panel){.type = KERN_PANEL_Q8_LONG,
+                                   .group = (unsigned)gemm__k_block(precision, n_k)};
     if (precision == GEMM_INT8) {
         if (!tensor_type_is_quantised(type))
             return (struct kern_panel){KERN_PANEL_Q8_QUADS, KERN_INT8_BLOCK, false, KERN_SCALE_F32,
@@ -238,6 +242,53 @@ static void pack_rounded(const struct gemm_weight *w, const struct kern_table *k
     }
 }
 
+/* The largest |v|; NaN if not all are finite. */
+static float largest(const float *v, size_t n)
+{
+    float max = 0.0f, zero = 0.0f;
+
+    for (size_t i = 0; i < n; i++) {
+        max = fabsf(v[i]) > max ? fabsf(v[i]) : max;
+        zero += v[i] * 0.0f;
+    }
+    return max + zero;
+}
+
+/* A block of k becomes one group: its scale, then its integers, into column j of a record. Scale
+ * and integers are as to_int8() makes them, also of what is not finite and of next to nothing. */
+static void pack_long(const float *v, size_t n, float *record, size_t j)
+{
+    const float max = largest(v, n), inverse = max >= 1e-30f ? 127.0f / max : 0.0f;
+    uint32_t *words = (uint32_t *)(void *)(record + KERN_PANEL);
+
+    record[j] = max < 1e-30f ? 0.0f : max / 127.0f / KERN_INT8_BLOCK; /* H H = 32 I */
+    for (size_t i = 0; i < n; i += 8, words += 2 * KERN_PANEL) {
+        int8_t q[8] = {0};
+
+        for (unsigned e = 0; e < 8 && inverse != 0.0f; e++)
+            q[e] = (int8_t)lrintf(v[i + e] * inverse);
+        put_quads(q, words, j);
+    }
+}
+
+/* Float weights to 8 bits, each 32 values of k rotated as those of x are. */
+static void pack_rotated(const struct gemm_weight *w, const struct kern_table *k,
+                         const struct tensor *t, size_t j, char *panel)
+{
+    float v[GEMM__TYPED_K_MAX];
+
+    for (size_t i = 0; i < w->n_k; i += w->panel.group) {
+        const size_t n_k = w->n_k - i < w->panel.group ? w->n_k - i : w->panel.group;
+        const size_t n = w->n_in - i < n_k ? w->n_in - i : n_k;
+
+        memset(v + n, 0, (n_k - n) * sizeof(*v));
+        tensor_to_f32(t, j * w->n_in + i, n, v);
+        k->hadamard(n_k, v, v);
+        pack_long(v, n_k, (float *)(void *)(panel + kern_panel_bytes(&w->panel, i)),
+                  j % KERN_PANEL);
+    }
+}
+
 static void pack_row(const struct gemm_weight *w, const struct kern_table *k,
                      const struct tensor *t, size_t j)
 {
@@ -252,6 +303,9 @@ static void pack_row(const struct gemm_weight *w, const struct kern_table *k,
         break;
     case KERN_PANEL_BF16_PAIRS:
         pack_pairs(t, j, (uint16_t *)(void *)panel);
+        break;
+    case KERN_PANEL_Q8_LONG:
+        pack_rotated(w, k, t, j, panel);
         break;
     case KERN_PANEL_Q8:
     case KERN_PANEL_Q6:
@@ -283,7 +337,7 @@ void gemm__pack_panel(struct gemm_weight *w, const struct kern_table *k, const s
 bool gemm__panel_sizes(struct gemm_weight *w, const struct tensor *t)
 {
     w->type = t->type;
-    w->panel = panel_of(t->type, w->precision);
+    w->panel = panel_of(t->type, w->precision, w->n_k);
     w->panel_bytes = kern_panel_bytes(&w->panel, w->n_k);
     return core_mul_size(w->panel_bytes, gemm_n_panels(w), &w->n_bytes);
 }

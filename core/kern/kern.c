@@ -148,6 +148,8 @@ size_t kern_panel_bytes(const struct kern_panel *p, size_t n_k)
     case KERN_PANEL_BF16:
     case KERN_PANEL_BF16_PAIRS:
         return n_k * KERN_PANEL * 2;
+    case KERN_PANEL_Q8_LONG:
+        return n_k ? (n_k + p->group - 1) / p->group * KERN_PANEL * 4 + n_k * KERN_PANEL : 0;
     case KERN_PANEL_Q8:
     case KERN_PANEL_Q8_QUADS:
     case KERN_PANEL_Q6:

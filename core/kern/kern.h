@@ -70,8 +70,10 @@ enum kern_act {
  *   BF16_PAIRS       w[n_k / 2][KERN_PANEL][2]
  *   Q8_QUADS         as Q8, but uint8 q[group / 4][KERN_PANEL][4] holds the value + 128:
  *                          of eight k, the even ones and then the odd ones
+ *   Q8_LONG          as Q8_QUADS with f32 scales and without minima, but that a group is all k
+ *                          of a call, a multiple of 32; the panel's last one may be shorter
  *
- * The last two are for typed x only; Q6, Q5 and Q4 serve both, their bytes' low nibbles being
+ * The last three are for typed x only; Q6, Q5 and Q4 serve both, their bytes' low nibbles being
  * the even k and the high ones the odd k of eight.
  *
  * With KERN_SCALE_K scales and minima are products, exact in f32: every KERN_SUPER values of
@@ -92,7 +94,8 @@ enum kern_panel_type {
     KERN_PANEL_Q5,
     KERN_PANEL_Q4,
     KERN_PANEL_BF16_PAIRS,
-    KERN_PANEL_Q8_QUADS
+    KERN_PANEL_Q8_QUADS,
+    KERN_PANEL_Q8_LONG
 };
 
 /* A packed value is lower four bits and so many above them. */
@@ -110,7 +113,7 @@ enum kern_scale { KERN_SCALE_F32, KERN_SCALE_F16, KERN_SCALE_K };
 /* A panel, or a part of one. All but the type are of quantised types. */
 struct kern_panel {
     enum kern_panel_type type;
-    unsigned group; /* 16 or 32 */
+    unsigned group; /* 16 or 32; of Q8_LONG any multiple */
     bool has_min;
     enum kern_scale scale;
     unsigned first; /* with KERN_SCALE_K, where a part begins: k % KERN_SUPER. What lies before
@@ -269,6 +272,10 @@ struct kern_table {
     void (*to_f16)(size_t n, const float *x, uint16_t *out);
     void (*to_bf16)(size_t n, const float *x, uint16_t *out);
     void (*to_int8)(size_t n, const float *x, struct kern_int8 *out);
+    /* y = H x of each 32 values, n a multiple of it, H[i][j] = (-1)^(bits of i & j): Sylvester's
+     * Hadamard matrix, H H = 32 I. In five stages, for h = 1, 2, 4, 8, 16 each pair (v[j], v[j +
+     * h]) becomes (v[j] + v[j + h], v[j] - v[j + h]). y may be x. */
+    void (*hadamard)(size_t n, const float *x, float *y);
     /* to_bf16() of rows: x [n_rows, n], row stride ldx; out [n_rows, n] without gaps. */
     void (*rows_to_bf16)(size_t n_rows, size_t n, const float *x, size_t ldx, uint16_t *out);
     /* Rows x [n_k, KERN_PANEL] as a BF16_PAIRS panel: out[n_k / 2, rounded up][KERN_PANEL][2], each
@@ -286,7 +293,8 @@ struct kern_table {
     /* gemm over x_int8 and a Q8_QUADS, Q6, Q5 or Q4 panel, n_k in whole blocks. d = sum q_x q_w of
      * a group of the panel is exact; s = d * (scale_w * scale_x) + s, and with minima
      * s = min * (scale_x * sum of q_x) + s after it: products in parentheses are rounded,
-     * the rest once. */
+     * the rest once. Of a Q8_LONG panel d is of a block of x, s = d * scale_x + s, and the last s
+     * is multiplied by scale_w. */
     void (*gemm_int8)(const struct kern_gemm *g);
 
     /* Low-rank factors: few outputs of many k, then many outputs of few k. The same bits at every

@@ -180,12 +180,13 @@ INLINE void int8_tile(const struct kern_gemm *g, enum int8_form f, size_t row, s
     struct records rec;
     vf s[TILE_ROWS];
 
-    records_begin(&p, vec, g->w, &rec);
+    records_begin(&p, vec, (const float *)g->w + (f == INT8_LONG ? KERN_PANEL : 0), &rec);
     UNROLL
     for (unsigned r = 0; r < TILE_ROWS; r++)
         s[r] = v_zero();
     for (size_t k = 0; k < g->n_k; k += KERN_INT8_BLOCK, x++) {
-        record_begin(&p, form_type(f), 1, k, &rec);
+        if (f != INT8_LONG)
+            record_begin(&p, form_type(f), 1, k, &rec);
         load_group(f, &rec);
         _tile_zero(0);
         _tile_loadd(1, x->q, g->ldx * sizeof(*x));
@@ -197,10 +198,18 @@ INLINE void int8_tile(const struct kern_gemm *g, enum int8_form f, size_t row, s
             const vi offset = v_set1_int(group_offset(b, f, &p, 0));
             const vf v = v_from_int(_mm512_add_epi32(_mm512_load_si512(d[r]), offset));
 
-            s[r] = v_fma(v, v_mul(rec.scale[0], v_set1(b->scale)), s[r]);
+            s[r] = v_fma(
+                v, f == INT8_LONG ? v_set1(b->scale) : v_mul(rec.scale[0], v_set1(b->scale)), s[r]);
             if (form_has_min(f, &p))
                 s[r] = v_fma(rec.min[0], v_set1(b->scaled_sum), s[r]);
         }
+    }
+    if (f == INT8_LONG && g->n_k) {
+        const vf scale = v_load((const float *)g->w + col);
+
+        UNROLL
+        for (unsigned r = 0; r < TILE_ROWS; r++)
+            s[r] = v_mul(s[r], scale);
     }
     UNROLL
     for (unsigned r = 0; r < TILE_ROWS; r++)
@@ -224,6 +233,9 @@ static bool run_int8(const struct kern_gemm *g, size_t n_rows)
     switch (form_of(&g->panel)) {
     case INT8_Q8:
         int8_rows(g, INT8_Q8, n_rows);
+        return true;
+    case INT8_LONG:
+        int8_rows(g, INT8_LONG, n_rows);
         return true;
     case INT8_Q5:
         int8_rows(g, INT8_Q5, n_rows);

@@ -461,6 +461,24 @@ static void to_int8(size_t n, const float *x, struct kern_int8 *out)
     }
 }
 
+static void hadamard(size_t n, const float *x, float *y)
+{
+    for (size_t k = 0; k < n; k += KERN_INT8_BLOCK) {
+        float v[KERN_INT8_BLOCK];
+
+        memcpy(v, x + k, sizeof(v));
+        for (size_t h = 1; h < KERN_INT8_BLOCK; h *= 2)
+            for (size_t i = 0; i < KERN_INT8_BLOCK / 2; i++) {
+                const size_t j = i / h * 2 * h + i % h;
+                const float a = v[j], b = v[j + h];
+
+                v[j] = a + b;
+                v[j + h] = a - b;
+            }
+        memcpy(y + k, v, sizeof(v));
+    }
+}
+
 static float flush(float v)
 {
     return fabsf(v) < FLT_MIN ? copysignf(0.0f, v) : v;
@@ -498,7 +516,7 @@ static int panel_int(const struct kern_panel *p, const unsigned char *q, size_t 
 {
     const size_t at = quad_place(i);
 
-    if (p->type == KERN_PANEL_Q8_QUADS)
+    if (p->type == KERN_PANEL_Q8_QUADS || p->type == KERN_PANEL_Q8_LONG)
         return q[(at / 4 * KERN_PANEL + j) * 4 + at % 4] - 128;
     return packed_value(p, q, i, j);
 }
@@ -528,11 +546,32 @@ static float int8_element(const struct kern_gemm *g, const struct kern_int8 *x, 
     return s;
 }
 
+/* The same of a Q8_LONG panel. */
+static float long_element(const struct kern_gemm *g, const struct kern_int8 *x, size_t j)
+{
+    const unsigned char *q = (const unsigned char *)g->w + KERN_PANEL * sizeof(float);
+    float s = 0.0f;
+
+    for (size_t k = 0; k < g->n_k; k += KERN_INT8_BLOCK, x++) {
+        int d = 0;
+
+        for (size_t i = 0; i < KERN_INT8_BLOCK; i++)
+            d += x->q[quad_place(i)] * panel_int(&g->panel, q, k + i, j);
+        s = fmaf((float)d, x->scale, s);
+    }
+    return g->n_k ? s * ((const float *)g->w)[j] : 0.0f;
+}
+
 static void gemm_int8(const struct kern_gemm *g)
 {
-    for (size_t i = 0; i < g->n_rows; i++)
+    const bool is_long = g->panel.type == KERN_PANEL_Q8_LONG;
+
+    for (size_t i = 0; i < g->n_rows; i++) {
+        const struct kern_int8 *x = g->x_int8 + i * g->ldx;
+
         for (size_t j = 0; j < g->n_cols; j++)
-            store(g, i, j, int8_element(g, g->x_int8 + i * g->ldx, j));
+            store(g, i, j, is_long ? long_element(g, x, j) : int8_element(g, x, j));
+    }
 }
 
 static void down_bf16(const struct kern_factor *f)
@@ -616,6 +655,7 @@ void kern__fill_portable(struct kern_table *t)
     t->to_bf16 = to_bf16;
     t->rows_to_bf16 = rows_to_bf16;
     t->to_int8 = to_int8;
+    t->hadamard = hadamard;
     t->pairs = pairs;
     t->gemm_bf16 = gemm_bf16;
     t->gemm_int8 = gemm_int8;

@@ -31,6 +31,18 @@ static int open_config(struct model *m, const char *path, struct core_err *err)
              : model__config_folder(&m->config, &m->arch, path, &m->chat_template, err);
 }
 
+/* Of one model all 8-bit x is alike: quantised weights take it as it is, and beside them so do
+ * floats. */
+static enum gemm_precision precision_for(const struct weights *w, enum gemm_precision asked)
+{
+    const struct tensor_list *l = weights_tensors(w);
+
+    for (size_t i = 0; i < l->n; i++)
+        if (tensor_type_is_quantised(l->t[i].type))
+            return asked;
+    return asked == GEMM_INT8 ? GEMM_INT8_ROTATED : asked;
+}
+
 /* A model without a tokenizer is served for token inputs; one with a tokenizer that
  * we cannot follow is an error. */
 static int open_tokenizer(struct model *m, const char *path, struct core_err *err)
@@ -55,8 +67,10 @@ int model_open(struct model **out, const char *path, const struct model_options 
     kern_table_init(&m->kern, opt ? opt->levels : 0);
     m->precision = opt ? opt->precision : GEMM_EXACT;
     rc = weights_open(&m->weights, path, err);
-    if (rc == 0)
+    if (rc == 0) {
+        m->precision = precision_for(m->weights, m->precision);
         rc = open_config(m, path, err);
+    }
     if (rc == 0)
         rc = model__load(m, opt, err);
     if (rc == 0)

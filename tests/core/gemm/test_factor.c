@@ -53,16 +53,21 @@ START_TEST(few_ranks_stay_rows_and_others_are_laid_out_as_the_base_is)
     ck_assert_int_eq(gemm_down_form(GEMM_EXACT, 8), GEMM_FACTOR_ROWS);
     ck_assert_int_eq(gemm_down_form(GEMM_BF16, 8), GEMM_FACTOR_DOWN_BF16);
     ck_assert_int_eq(gemm_down_form(GEMM_INT8, 8), GEMM_FACTOR_DOWN_INT8);
+    ck_assert_int_eq(gemm_down_form(GEMM_INT8_ROTATED, 8), GEMM_FACTOR_DOWN_ROTATED);
+    ck_assert_int_eq(gemm_down_form(GEMM_INT8_ROTATED, 9), GEMM_FACTOR_ROWS);
     ck_assert_int_eq(gemm_down_form(GEMM_BF16, 4), GEMM_FACTOR_ROWS);
     ck_assert_int_eq(gemm_down_form(GEMM_BF16, 5), GEMM_FACTOR_DOWN_BF16);
     ck_assert_int_eq(gemm_down_form(GEMM_INT8, 9), GEMM_FACTOR_ROWS);
     ck_assert_int_eq(gemm_down_form(GEMM_INT8, 10), GEMM_FACTOR_DOWN_INT8);
     ck_assert_int_eq(gemm_up_form(GEMM_EXACT), GEMM_FACTOR_ROWS);
     ck_assert_int_eq(gemm_up_form(GEMM_INT8), GEMM_FACTOR_UP_BF16);
+    ck_assert_int_eq(gemm_up_form(GEMM_INT8_ROTATED), GEMM_FACTOR_UP_BF16);
 }
 END_TEST
 
-/* bf16 is within 2^-9 of a value; an 8-bit block within half a step of its largest. */
+/* bf16 is within 2^-9 of a value; an 8-bit block within half a step of its largest. A rotated
+ * block's largest is at most the sum of all its values, and 32 half steps of a 32nd of it come
+ * back. */
 START_TEST(packed_values_are_the_rounded_ones)
 {
     static float v[RANK_MAX * N_IN], got[RANK_MAX * N_IN];
@@ -80,14 +85,18 @@ START_TEST(packed_values_are_the_rounded_ones)
             const size_t block = i / N_IN * N_IN + i % N_IN / 32 * 32;
             const size_t end =
                 block + 32 < (i / N_IN + 1) * N_IN ? block + 32 : (i / N_IN + 1) * N_IN;
-            float most = 0.0f;
+            float most = 0.0f, all = 0.0f;
 
-            for (size_t j = block; j < end; j++)
+            for (size_t j = block; j < end; j++) {
                 most = fmaxf(most, fabsf(v[j]));
-            ck_assert_msg(
-                fabsf(got[i] - v[i]) <= (form == GEMM_FACTOR_DOWN_INT8 ? most / 254.0f * 1.0001f
-                                                                       : fabsf(v[i]) * 0x1p-8f),
-                "form %d, value %zu: %.9g of %.9g", form, i, (double)got[i], (double)v[i]);
+                all += fabsf(v[j]);
+            }
+            ck_assert_msg(fabsf(got[i] - v[i]) <=
+                              (form == GEMM_FACTOR_DOWN_INT8      ? most / 254.0f * 1.0001f
+                               : form == GEMM_FACTOR_DOWN_ROTATED ? all / 254.0f * 1.0001f
+                                                                  : fabsf(v[i]) * 0x1p-8f),
+                          "form %d, value %zu: %.9g of %.9g", form, i, (double)got[i],
+                          (double)v[i]);
         }
         core_free((void *)(uintptr_t)f.data);
     }
@@ -121,7 +130,7 @@ static void check_down(const struct kern_table *k, enum gemm_precision p, size_t
     for (size_t i = 0; i < N_IN; i++)
         unit[i * N_IN + i] = 127.0f; /* exact in 8 bits with a scale of 1 */
     typed = typed_rows(k, p, x);
-    down = pack(k, &rows, p == GEMM_INT8 ? GEMM_FACTOR_DOWN_INT8 : GEMM_FACTOR_DOWN_BF16);
+    down = pack(k, &rows, gemm_down_form(p, 8)); /* whatever the rank */
     one = pack(k, &units, down.form);
     read_back(k, &down, w);
     gemm_down(k, &one, 0, N_ROWS, typed, x_read);
@@ -154,6 +163,7 @@ START_TEST(down_is_the_product_of_what_is_stored)
     for (unsigned l = 0; l < n_levels; l++) {
         check_down(&t[l], GEMM_BF16, ranks[_i]);
         check_down(&t[l], GEMM_INT8, ranks[_i]);
+        check_down(&t[l], GEMM_INT8_ROTATED, ranks[_i]);
     }
 }
 END_TEST

@@ -451,6 +451,35 @@ static void run_typed(const struct run *r, const struct gemm_weight *w, const vo
     gemm_run(w, &a);
 }
 
+/* The same where each 32 values of both are rotated first, x = H x / 32 of its rotation, and a step
+ * of w is the largest value of the row / 127, which is at least that of the block of k. */
+static double rounding_rotated(const float *x, const float *w, size_t n)
+{
+    double sum = 0.0, max_w = 0.0, abs_x = 0.0;
+    struct kern_table t;
+
+    kern_table_init(&t, 0);
+    for (size_t k = 0; k < n; k += 32) {
+        const size_t m = n - k < 32 ? n - k : 32;
+        float rx[32] = {0}, rw[32] = {0};
+        double max_x = 0.0, abs_w = 0.0;
+
+        memcpy(rx, x + k, m * sizeof(*x));
+        memcpy(rw, w + k, m * sizeof(*w));
+        t.hadamard(32, rx, rx);
+        t.hadamard(32, rw, rw);
+        for (size_t i = 0; i < 32; i++) {
+            max_x = fmax(max_x, fabs((double)rx[i]));
+            max_w = fmax(max_w, fabs((double)rw[i]));
+            abs_w += fabs((double)rw[i]);
+            abs_x += fabs((double)rx[i]);
+        }
+        sum += max_x / 253.0 * abs_w / 32.0;
+        abs_x += max_x / 8;
+    }
+    return sum + max_w / 253.0 * abs_x / 32.0;
+}
+
 /* Half a step of x times |w|, and for float weights half a step of w times |x|; a block's
  * step is its largest value / 127, or 2^-8 of each value in bf16. */
 static double rounding(enum gemm_precision p, const float *x, const float *w, bool w_rounds,
@@ -458,6 +487,8 @@ static double rounding(enum gemm_precision p, const float *x, const float *w, bo
 {
     double sum = 0.0;
 
+    if (p == GEMM_INT8_ROTATED)
+        return rounding_rotated(x, w, n);
     for (size_t k = 0; k < n; k += 32) {
         double max_x = 0.0, max_w = 0.0, abs_x = 0.0, abs_w = 0.0, both = 0.0;
 
@@ -513,7 +544,7 @@ START_TEST(a_packed_weight_is_hardly_larger_than_the_stored_one)
     for (size_t i = 0; i < sizeof(stored) / sizeof(stored[0]); i++) {
         struct matrix m = matrix_new(stored[i], 64, 1024);
 
-        for (int asked = GEMM_EXACT; asked <= GEMM_INT8 && t.level; asked++) {
+        for (int asked = GEMM_EXACT; asked <= GEMM_INT8_ROTATED && t.level; asked++) {
             struct gemm_weight *w = NULL;
 
             ck_assert_int_eq(gemm_pack(&w, &t, (enum gemm_precision)asked, &m.t, NULL), CORE_OK);
@@ -527,15 +558,17 @@ START_TEST(a_packed_weight_is_hardly_larger_than_the_stored_one)
 }
 END_TEST
 
+static const enum gemm_precision typed[] = {GEMM_BF16, GEMM_INT8, GEMM_INT8_ROTATED};
+
 /* Within the rounding of x and weights, at every level with the portable bits (but AMX's of bf16),
  * whatever the batch and the columns. */
 START_TEST(typed_products_are_right_and_their_bits_are_those_of_any_batch_and_level)
 {
     enum { ROWS = 37, OUT = 100 };
     /* Several blocks of k; of floats, the last one in part. */
-    const size_t n_in = tensor_type_is_quantised(types[_i / 2]) ? 1536 : 1525;
-    const enum gemm_precision asked = _i % 2 ? GEMM_INT8 : GEMM_BF16;
-    struct matrix m = matrix_new(types[_i / 2], OUT, n_in);
+    const size_t n_in = tensor_type_is_quantised(types[_i / 3]) ? 1536 : 1525;
+    const enum gemm_precision asked = typed[_i % 3];
+    struct matrix m = matrix_new(types[_i / 3], OUT, n_in);
     struct kern_table t[N_TYPED_LEVELS];
     const unsigned n_levels = levels_typed(t);
     struct run first = run_new(ROWS, OUT, n_in);
@@ -548,6 +581,8 @@ START_TEST(typed_products_are_right_and_their_bits_are_those_of_any_batch_and_le
         ck_assert_int_eq(gemm_pack(&w, &t[l], asked, &m.t, NULL), CORE_OK);
         if (asked == GEMM_BF16 && tensor_type_is_quantised(m.t.type))
             ck_assert_int_eq(gemm_precision(w), GEMM_EXACT);
+        else if (asked == GEMM_INT8_ROTATED && tensor_type_is_quantised(m.t.type))
+            ck_assert_int_eq(gemm_precision(w), GEMM_INT8);
         else
             ck_assert_int_eq(gemm_precision(w), asked);
         x = typed_new(&all, w, &t[l]);
@@ -577,6 +612,43 @@ START_TEST(typed_products_are_right_and_their_bits_are_those_of_any_batch_and_le
     }
     run_free(&first);
     matrix_free(&m);
+}
+END_TEST
+
+/* Rows of 1, of a NaN, of an infinity, and of what is as good as 0. */
+START_TEST(a_typed_weight_that_is_not_finite_gives_nan)
+{
+    enum { N_IN = 96 };
+    static const float odd[] = {1.0f, NAN, -INFINITY, 1e-38f};
+    static float v[4 * N_IN];
+    const struct tensor t = {.name = "w",
+                             .type = TENSOR_F32,
+                             .n_dims = 2,
+                             .dim = {4, N_IN},
+                             .data = v,
+                             .n_bytes = sizeof(v)};
+    struct kern_table k[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(k);
+    struct run r = run_new(1, 4, N_IN);
+
+    for (size_t i = 0; i < 4; i++)
+        v[i * N_IN + 40] = odd[i];
+    for (size_t i = 0; i < N_IN; i++)
+        ((float *)r.x)[i] = i == 40;
+    for (unsigned l = 0; l < n_levels; l++) {
+        struct gemm_weight *w = NULL;
+        void *x;
+
+        ck_assert_int_eq(gemm_pack(&w, &k[l], typed[_i], &t, NULL), CORE_OK);
+        x = typed_new(&r, w, &k[l]);
+        run_typed(&r, w, x, 0, 4);
+        ck_assert_float_eq_tol(r.y[0], 1.0f, 1e-5f);
+        ck_assert(!isfinite(r.y[1]) && !isfinite(r.y[2]));
+        ck_assert_float_le(fabsf(r.y[3]), 1e-37f);
+        gemm_weight_free(w);
+        free(x);
+    }
+    run_free(&r);
 }
 END_TEST
 
@@ -629,7 +701,8 @@ Suite *gemm_suite(void)
     tcase_add_test(tc, packing_survives_every_allocation_failure);
     tcase_add_loop_test(tc,
                         typed_products_are_right_and_their_bits_are_those_of_any_batch_and_level, 0,
-                        2 * N_TYPES);
+                        3 * N_TYPES);
+    tcase_add_loop_test(tc, a_typed_weight_that_is_not_finite_gives_nan, 0, 3);
     suite_add_tcase(s, tc);
     return s;
 }

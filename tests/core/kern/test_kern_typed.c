@@ -15,12 +15,22 @@ static const struct kern_panel forms[] = {
     {KERN_PANEL_Q4, 32, true, KERN_SCALE_F16, 0},
     {KERN_PANEL_Q4, 32, true, KERN_SCALE_F32, 0},
     {KERN_PANEL_Q4, 32, true, KERN_SCALE_K, 0},
+    {KERN_PANEL_Q8_LONG, 0, false, KERN_SCALE_F32, 0},
 };
 enum { N_FORMS = sizeof(forms) / sizeof(forms[0]), ROWS_MAX = 35, K_MAX = 320 };
 
 static bool is_bf16(const struct kern_panel *p)
 {
     return p->type == KERN_PANEL_BF16_PAIRS;
+}
+
+/* Of a call of n_k values. */
+static struct kern_panel form(int i, size_t n_k)
+{
+    struct kern_panel p = forms[i];
+
+    p.group = p.type == KERN_PANEL_Q8_LONG ? (unsigned)n_k : p.group;
+    return p;
 }
 
 static size_t x_stride(const struct kern_panel *p, size_t n_k, size_t pad)
@@ -158,6 +168,46 @@ START_TEST(a_block_becomes_the_same_among_others)
 }
 END_TEST
 
+/* Against sums by the definition in f64, and at every level the portable bits; in place. */
+START_TEST(rows_times_the_hadamard_matrix)
+{
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+
+    for (size_t n = 0; n <= 5 * 32; n += 32) {
+        struct guarded x = guarded_samples(n, 6), first = guarded_new(n * sizeof(float));
+        const float *v = x.p;
+
+        for (unsigned l = 0; l < n_levels; l++) {
+            struct guarded y = guarded_samples(n, 6);
+            const float *got = y.p;
+
+            t[l].hadamard(n, y.p, y.p);
+            for (size_t i = 0; l == 0 && i < n; i++) {
+                double want = 0.0, mag = 0.0;
+
+                for (size_t j = 0; j < 32; j++) {
+                    const double a = (double)v[i / 32 * 32 + j];
+
+                    want += __builtin_parity((unsigned)(i % 32 & j)) ? -a : a;
+                    mag += fabs(a);
+                }
+                REQUIRE(fabs((double)got[i] - want) <= 5.0 * (double)FLT_EPSILON * mag,
+                        "%zu of %zu: %.9g of %.9g", i, n, (double)got[i], want);
+            }
+            if (l == 0)
+                memcpy(first.p, y.p, n * sizeof(float));
+            REQUIRE(same_bits(first.p, y.p, n), "%s of %zu: not the portable bits", t[l].name, n);
+            t[l].hadamard(n, v, y.p);
+            REQUIRE(same_bits(first.p, y.p, n), "%s of %zu: not in place", t[l].name, n);
+            guarded_free(&y);
+        }
+        guarded_free(&x);
+        guarded_free(&first);
+    }
+}
+END_TEST
+
 /* What a panel stands for, from the words of kern.h. */
 static float weight(const struct kern_panel *p, const void *w, size_t k, size_t j)
 {
@@ -174,6 +224,10 @@ static float weight(const struct kern_panel *p, const void *w, size_t k, size_t 
 
     if (is_bf16(p))
         return tensor_bf16_to_f32(((const uint16_t *)w)[(k / 2 * KERN_PANEL + j) * 2 + k % 2]);
+    if (p->type == KERN_PANEL_Q8_LONG) {
+        q = (const uint8_t *)w + 4 * KERN_PANEL;
+        return ((const float *)w)[j] * (float)(q[(at / 4 * KERN_PANEL + j) * 4 + at % 4] - 128);
+    }
     rec += k % KERN_SUPER / p->group * kern_record_bytes(p);
     q = rec + n_scales * KERN_PANEL * size;
     for (size_t s = 0; s < n_scales; s++) {
@@ -216,7 +270,7 @@ static float x_value(const struct kern_gemm *g, size_t row, size_t k)
 
 START_TEST(portable_products_are_those_of_the_values)
 {
-    const struct kern_panel *p = &forms[_i];
+    const struct kern_panel own = form(_i, 96), *p = &own;
     struct kern_table t;
     struct guarded x, w = panel_new(p, 96), bias = guarded_samples(32, 3);
     float y[3 * 32];
@@ -273,6 +327,13 @@ static struct product product_new(const struct kern_panel *p, size_t n_rows, siz
     q.g.x_bf16 = q.x.p;
     q.g.x_int8 = q.x.p;
     return q;
+}
+
+static struct product product_of(int i, size_t n_rows, size_t n_k, size_t n_cols, size_t pad)
+{
+    const struct kern_panel p = form(i, n_k);
+
+    return product_new(&p, n_rows, n_k, n_cols, pad);
 }
 
 static void product_free(struct product *q)
@@ -335,7 +396,7 @@ START_TEST(every_level_gives_the_bits_of_its_definition_at_every_size)
             const size_t pad = (rows + i) % 4;
             const bool is_odd = is_bf16(&forms[_i]) && rows % 2;
             struct product q =
-                product_new(&forms[_i], rows, (is_odd ? pairs_ks : ks)[i % 3], cols[i / 3], pad);
+                product_of(_i, rows, (is_odd ? pairs_ks : ks)[i % 3], cols[i / 3], pad);
             const size_t n_y = rows ? (rows - 1) * q.g.ldy + q.g.n_cols : 0;
 
             q.g.is_first = (rows + i) % 2;
@@ -415,7 +476,7 @@ START_TEST(sums_of_the_largest_integers_are_exact_at_every_level)
     enum { N_ROWS = 5, N_K = 96 };
     struct kern_table t[N_TYPED_LEVELS];
     const unsigned n_levels = levels_typed(t);
-    struct product q = product_new(&forms[_i], N_ROWS, N_K, KERN_PANEL, 0);
+    struct product q = product_of(_i, N_ROWS, N_K, KERN_PANEL, 0);
     struct kern_int8 x[N_ROWS * N_K / KERN_INT8_BLOCK];
     float want[N_ROWS * KERN_PANEL], y[N_ROWS * KERN_PANEL];
 
@@ -425,7 +486,7 @@ START_TEST(sums_of_the_largest_integers_are_exact_at_every_level)
     for (int c = 0; c < 4 && !is_bf16(&forms[_i]); c++) {
         const int v = c % 2 ? -127 : 127;
 
-        fill_integers(&forms[_i], N_K, c / 2 ? 0xff : 0, q.w.p);
+        fill_integers(&q.g.panel, N_K, c / 2 ? 0xff : 0, q.w.p);
         for (size_t i = 0; i < sizeof(x) / sizeof(x[0]); i++) {
             x[i] = (struct kern_int8){.scale = 1.0f,
                                       .scaled_sum = (float)(32 * v),
@@ -448,7 +509,7 @@ START_TEST(a_row_has_the_same_bits_in_every_batch)
 {
     struct kern_table t[N_TYPED_LEVELS];
     const unsigned n_levels = levels_typed(t);
-    struct product q = product_new(&forms[_i], ROWS_MAX, K_MAX, 32, 0);
+    struct product q = product_of(_i, ROWS_MAX, K_MAX, 32, 0);
     float all[ROWS_MAX * 32], part[ROWS_MAX * 32];
 
     q.g.is_first = true;
@@ -559,6 +620,7 @@ Suite *kern_typed_suite(void)
     tcase_add_test(tc, odd_numbers_become_the_same_integers_at_every_level);
     tcase_add_test(tc, rows_become_pairs_of_bf16);
     tcase_add_test(tc, a_block_becomes_the_same_among_others);
+    tcase_add_test(tc, rows_times_the_hadamard_matrix);
     tcase_add_loop_test(tc, portable_products_are_those_of_the_values, 0, N_FORMS);
     tcase_add_loop_test(tc, every_level_gives_the_bits_of_its_definition_at_every_size, 0, N_FORMS);
     tcase_add_loop_test(tc, sums_of_the_largest_integers_are_exact_at_every_level, 0, N_FORMS);
