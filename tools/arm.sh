@@ -41,7 +41,7 @@ flags="-O2 -g -DNDEBUG -isystem $root/usr/include -isystem $root/usr/include/aar
     -isystem $lib/openblas-pthread -isystem $root/usr/include/aarch64-linux-gnu/openblas-pthread -idirafter /usr/include"
 tests=$(ls tests/core/kern/test_*.c tests/core/gemm/test_*.c tests/core/pool/test_*.c tests/core/fwd/test_*.c)
 core=$(ls core/*/*.c | grep -v /kern_avx)
-support="adapters_store/ads_pick.c tests/support/golden.c tests/support/levels.c tests/support/temp_dir.c"
+support="adapters_store/ads_pick.c tests/support/golden.c tests/support/levels.c tests/support/pass.c tests/support/temp_dir.c"
 
 # Objects by the Makefile's rules, which know each kernel's flags.
 objects() {
