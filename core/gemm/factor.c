@@ -184,13 +184,15 @@ void gemm_factor_row(const struct kern_table *k, const struct gemm_factor *f, si
         k->to_f32(f->type, n, (const char *)f->data + (row * f->n_cols + first) * size, out);
         return;
     }
-    for (size_t i = 0; f->form == GEMM_FACTOR_DOWN_ROTATED && i < n;)
-        i += rotated_values(k, f, row, first + i, n - i, out + i);
-    for (size_t i = 0; f->form != GEMM_FACTOR_DOWN_ROTATED && i < n; i++)
-        out[i] =
-            f->form == GEMM_FACTOR_DOWN_INT8
-                ? int8_value(f, row, first + i)
-                : tensor_bf16_to_f32(((const uint16_t *)f->data)[bf16_place(f, row, first + i)]);
+    for (size_t i = 0, m; i < n; i += m) {
+        m = 1;
+        if (f->form == GEMM_FACTOR_DOWN_ROTATED)
+            m = rotated_values(k, f, row, first + i, n - i, out + i);
+        else if (f->form == GEMM_FACTOR_DOWN_INT8)
+            out[i] = int8_value(f, row, first + i);
+        else
+            out[i] = tensor_bf16_to_f32(((const uint16_t *)f->data)[bf16_place(f, row, first + i)]);
+    }
 }
 
 /* ---- products ------------------------------------------------------------------------------ */

@@ -113,7 +113,7 @@ enum kern_scale { KERN_SCALE_F32, KERN_SCALE_F16, KERN_SCALE_K };
 /* A panel, or a part of one. All but the type are of quantised types. */
 struct kern_panel {
     enum kern_panel_type type;
-    unsigned group; /* 16 or 32; of Q8_LONG any multiple */
+    unsigned group; /* 16 or 32; of Q8_LONG any multiple of 32 */
     bool has_min;
     enum kern_scale scale;
     unsigned first; /* with KERN_SCALE_K, where a part begins: k % KERN_SUPER. What lies before
