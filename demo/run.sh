@@ -21,6 +21,7 @@ start() {
     if [ -e "$run/$1.pid" ] && kill -0 "$(cat "$run/$1.pid")" 2>/dev/null; then
         return 0
     fi
+    : >"$run/$1.log" # read below, maybe before the server's shell has opened it
     setsid build/peftd serve --model "$2" --store "$run/$1.store" --listen 127.0.0.1:0 \
         </dev/null >/dev/null 2>"$run/$1.log" &
     echo $! >"$run/$1.pid"
