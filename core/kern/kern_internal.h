@@ -20,6 +20,7 @@ void kern__fill_neonbf16(struct kern_table *t);
 
 /* Parts of a level that are files of their own; the level's function calls them. */
 void kern__fill_avx2gemm(struct kern_table *t);
+void kern__fill_avx2int8(struct kern_table *t);
 void kern__fill_avx512gemm(struct kern_table *t);
 void kern__fill_avx512int8(struct kern_table *t);
 void kern__fill_avx512vnnidown(struct kern_table *t);

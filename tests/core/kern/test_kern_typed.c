@@ -417,6 +417,34 @@ START_TEST(every_level_gives_the_bits_of_its_definition_at_every_size)
 }
 END_TEST
 
+/* So many that a level takes them in pieces. */
+START_TEST(many_rows_and_long_panels_have_the_bits_of_the_definition)
+{
+    static const size_t rows[] = {24, 131, 257}, ks[] = {192, 224, 416};
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+
+    for (size_t i = 0; i < 3; i++) {
+        const size_t n_cols = 32 - 9 * i;
+        struct product q = product_of(_i, rows[i], ks[i], n_cols, i);
+        const size_t n_y = (rows[i] - 1) * q.g.ldy + n_cols;
+
+        q.g.is_first = i % 2;
+        q.g.bias = i ? q.bias.p : NULL;
+        for (unsigned l = 1; l < n_levels; l++) {
+            struct guarded y = guarded_samples(n_y, 2), want = guarded_samples(n_y, 2);
+
+            run_definition(&t[l], q.g, want.p);
+            run(&t[l], q.g, y.p);
+            REQUIRE(same_bits(want.p, y.p, n_y), "%s form %d: %zu rows", t[l].name, _i, rows[i]);
+            guarded_free(&y);
+            guarded_free(&want);
+        }
+        product_free(&q);
+    }
+}
+END_TEST
+
 /* Rows as pairs, of values that are subnormal, infinite and NaN too. */
 static void check_pairs(const struct kern_table *t, size_t n_k, size_t pad)
 {
@@ -470,10 +498,11 @@ static void fill_integers(const struct kern_panel *p, size_t n_k, uint8_t byte, 
     }
 }
 
-/* Levels may sum in lanes of 16 bits: the largest values of both factors, and the least. */
+/* Levels may sum in lanes of 16 bits, many rows in another way than few: the largest values of both
+ * factors, and the least. */
 START_TEST(sums_of_the_largest_integers_are_exact_at_every_level)
 {
-    enum { N_ROWS = 5, N_K = 96 };
+    enum { N_ROWS = 29, N_K = 96 };
     struct kern_table t[N_TYPED_LEVELS];
     const unsigned n_levels = levels_typed(t);
     struct product q = product_of(_i, N_ROWS, N_K, KERN_PANEL, 0);
@@ -623,6 +652,7 @@ Suite *kern_typed_suite(void)
     tcase_add_test(tc, rows_times_the_hadamard_matrix);
     tcase_add_loop_test(tc, portable_products_are_those_of_the_values, 0, N_FORMS);
     tcase_add_loop_test(tc, every_level_gives_the_bits_of_its_definition_at_every_size, 0, N_FORMS);
+    tcase_add_loop_test(tc, many_rows_and_long_panels_have_the_bits_of_the_definition, 0, N_FORMS);
     tcase_add_loop_test(tc, sums_of_the_largest_integers_are_exact_at_every_level, 0, N_FORMS);
     tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch, 0, N_FORMS);
     tcase_add_test(tc, a_panel_in_parts_gives_the_bits_of_a_whole_one);

@@ -1,0 +1,398 @@
+/* core/kern/kern_avx2int8.c - 8-bit products of the AVX2 level, which has no instruction for them.
+ *
+ * Few rows are multiplied as bytes. For many a panel's values become 16 bits once, for all of them:
+ * of those one instruction multiplies pairs and adds them in 32 bits, and no sign has to be moved
+ * from one factor to the other. */
+#include "core/kern/kern_internal.h"
+
+#if defined(__x86_64__)
+#include "core/kern/kern_avx2.inc"
+
+enum { INT8_ROWS = 4, INT8_VECS = 2, DOT_OFFSET = 0, DOWN8_ROWS = 4 };
+
+/* Two products with bytes of 0 to 128 fit in 16 bits, but no third: a step to 32 bits follows.
+ * Sums of products with values of four bits fit there for 32 k (8 * 2 * 15 * 127 is 30,480), of
+ * five bits for 16 and of six for 8, and are widened once. */
+#define HAS_SHORT_SUMS
+#define UNROLLS(form, n_rows) \
+    ((form) == INT8_Q4 || (n_rows) == 1) /* elsewhere sums would go to memory */
+typedef struct {
+    vi wide, narrow; /* 32-bit lanes; 16-bit lanes, packed values only */
+} vdots;
+
+static inline size_t dots_eights(enum kern_panel_type type)
+{
+    return type == KERN_PANEL_Q6 ? 1 : type == KERN_PANEL_Q5 ? 2 : 4;
+}
+
+static inline void dots_begin(vdots *d, int32_t offset)
+{
+    (void)offset;
+    d->wide = d->narrow = _mm256_setzero_si256();
+}
+
+/* gcc would add products to each other first, which takes a register each, and copy sums. */
+#define ADD_TO(op, sum, product) __asm__(op " %1, %0, %0" : "+x"(sum) : "x"(product))
+
+/* w - 128, w 0 to 255, is a sign and 0 to 128: x takes the sign. */
+static inline void dots_add(vdots *d, bool is_small, vi w, vi x)
+{
+    if (is_small) {
+        ADD_TO("vpaddw", d->narrow, _mm256_maddubs_epi16(w, x));
+    } else {
+        const vi v = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
+        const vi pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(v), _mm256_sign_epi8(x, v));
+
+        ADD_TO("vpaddd", d->wide, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
+}
+
+static inline void dots_widen(vdots *d, bool is_small)
+{
+    if (is_small) {
+        d->wide = _mm256_add_epi32(d->wide, _mm256_madd_epi16(d->narrow, _mm256_set1_epi16(1)));
+        d->narrow = _mm256_setzero_si256();
+    }
+}
+
+static inline vi dots_end(const vdots *d, int32_t offset)
+{
+    return _mm256_add_epi32(d->wide, _mm256_set1_epi32(offset));
+}
+
+#include "core/kern/kern_simd_int8.inc"
+#include "core/kern/kern_simd_downint8.inc"
+
+/* ---- some rows and more ---- */
+
+enum {
+    WIDE_ROWS = 4, /* a tile */
+    WIDE_VECS = 2,
+    WIDE_K = 192,   /* values of k at a time: half of the first cache */
+    WIDE_MOST = 128 /* rows whose sums wait for the next values of k */
+};
+
+/* A product, a piece of k at a time. Packed values become bytes, four to a word, in the order of
+ * those of x; bytes become pairs of 16 bits: of each four the first and the third, then the second
+ * and the fourth. Scales and minima become f32. */
+struct wide {
+    const struct kern_gemm *g;
+    size_t k, n_k;       /* the piece */
+    struct records next; /* of the panel behind it */
+    const char *ahead;   /* what is asked for next, ahead_step bytes for each block of a tile */
+    size_t ahead_step;
+    _Alignas(64) uint32_t w[WIDE_K / 2][KERN_PANEL];
+    float scale[WIDE_K / 16][KERN_PANEL], min[WIDE_K / 16][KERN_PANEL]; /* of each group */
+    uint32_t x[WIDE_ROWS][WIDE_K / 2]; /* pairs, of a tile's rows */
+    _Alignas(64) float sum[WIDE_MOST][KERN_PANEL];
+};
+
+static inline vi pairs_of(vi bytes, bool is_second)
+{
+    return _mm256_srai_epi16(is_second ? bytes : _mm256_slli_epi16(bytes, 8), 8);
+}
+
+static inline void words_store(uint32_t *p, vi a)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, a);
+}
+
+/* Eight e of a group becomes rows of w from `to` on. */
+INLINE void wide_eight(enum kern_panel_type type, size_t e, struct records *rec,
+                       uint32_t (*to)[KERN_PANEL])
+{
+    struct eight eight;
+    vi w[N_VECS];
+
+    eight_load(type, N_VECS, e, rec, &eight);
+    UNROLL
+    for (unsigned half = 0; half < 2; half++) {
+        half_bytes(type, N_VECS, half, &eight, rec, w);
+        UNROLL
+        for (unsigned c = 0; c < N_VECS; c++) {
+            const vi v = _mm256_xor_si256(w[c], _mm256_set1_epi8(-128));
+
+            if (kern_is_packed(type)) {
+                words_store(to[half] + c * VN, w[c]);
+            } else {
+                words_store(to[2 * half] + c * VN, pairs_of(v, false));
+                words_store(to[2 * half + 1] + c * VN, pairs_of(v, true));
+            }
+        }
+    }
+}
+
+/* The panel's next piece. */
+INLINE void wide_w(struct wide *a, enum int8_form f)
+{
+    const struct kern_panel *p = &a->g->panel;
+    const enum kern_panel_type type = form_type(f);
+    const size_t group = form_group(f, p), row_k = kern_is_packed(type) ? 4 : 2;
+    struct records rec = a->next;
+
+    for (size_t i = 0; i < a->n_k; i += 8) {
+        if (f != INT8_LONG && i % group == 0) {
+            record_begin(p, type, N_VECS, a->k + i, &rec);
+            UNROLL
+            for (unsigned c = 0; c < N_VECS; c++) {
+                v_store(a->scale[i / group] + c * VN, rec.scale[c]);
+                if (form_has_min(f, p))
+                    v_store(a->min[i / group] + c * VN, rec.min[c]);
+            }
+        }
+        wide_eight(type, i % group / 8, &rec, a->w + i / row_k);
+    }
+    a->next = rec;
+}
+
+/* The piece of one row, as pairs. */
+INLINE void wide_x(const struct wide *a, size_t row, uint32_t *to)
+{
+    const struct kern_int8 *x = a->g->x_int8 + row * a->g->ldx + a->k / KERN_INT8_BLOCK;
+
+    for (size_t i = 0; i < a->n_k; i += KERN_INT8_BLOCK, x++, to += KERN_INT8_BLOCK / 2) {
+        const vi q = v_load_words((const uint32_t *)(const void *)x->q);
+        const vi first = pairs_of(q, false), second = pairs_of(q, true);
+        const vi low = _mm256_unpacklo_epi32(first, second);
+        const vi high = _mm256_unpackhi_epi32(first, second);
+
+        words_store(to, _mm256_permute2x128_si256(low, high, 0x20));
+        words_store(to + VN, _mm256_permute2x128_si256(low, high, 0x31));
+    }
+}
+
+/* sum = product, or sum += product, `is_first` a constant. */
+#define BEGIN_OR_ADD(op, is_first, sum, product) \
+    do {                                         \
+        if (is_first)                            \
+            (sum) = (product);                   \
+        else                                     \
+            ADD_TO(op, sum, product);            \
+    } while (0)
+
+/* d = the products of n pairs, from value i of the piece on. */
+INLINE void wide_pairs(const struct wide *a, unsigned n_rows, size_t vec, size_t i, size_t n,
+                       vi d[][N_VECS])
+{
+    UNROLL
+    for (size_t j = 0; j < n; j++) {
+        vi w[WIDE_VECS];
+
+        UNROLL
+        for (unsigned c = 0; c < WIDE_VECS; c++)
+            w[c] = v_load_words(a->w[i / 2 + j] + (vec + c) * VN);
+        UNROLL
+        for (unsigned r = 0; r < n_rows; r++) {
+            const vi x = v_repeat(a->x[r] + i / 2 + j);
+
+            UNROLL
+            for (unsigned c = 0; c < WIDE_VECS; c++)
+                BEGIN_OR_ADD("vpaddd", j == 0, d[r][c], _mm256_madd_epi16(w[c], x));
+        }
+    }
+}
+
+/* d = the products of n fours of bytes, from value i of the piece on; `x` is where those of the
+ * first row begin. n_short of them make a sum of 16 bits. */
+INLINE void wide_fours(const struct wide *a, unsigned n_rows, size_t vec, size_t i, size_t n,
+                       size_t n_short, const struct kern_int8 *x, vi d[][N_VECS])
+{
+    const size_t first = i % KERN_INT8_BLOCK;
+
+    UNROLL
+    for (size_t j = 0; j < n; j += n_short) {
+        vi narrow[WIDE_ROWS][N_VECS];
+
+        UNROLL
+        for (size_t e = j; e < j + n_short; e++) {
+            vi w[WIDE_VECS];
+
+            UNROLL
+            for (unsigned c = 0; c < WIDE_VECS; c++)
+                w[c] = v_load_words(a->w[i / 4 + e] + (vec + c) * VN);
+            UNROLL
+            for (unsigned r = 0; r < n_rows; r++) {
+                const vi q = v_x8(x[r * a->g->ldx].q + first + 4 * e);
+
+                UNROLL
+                for (unsigned c = 0; c < WIDE_VECS; c++)
+                    BEGIN_OR_ADD("vpaddw", e == j, narrow[r][c], _mm256_maddubs_epi16(w[c], q));
+            }
+        }
+        UNROLL
+        for (unsigned r = 0; r < n_rows; r++) {
+            UNROLL
+            for (unsigned c = 0; c < WIDE_VECS; c++)
+                BEGIN_OR_ADD("vpaddd", j == 0, d[r][c],
+                             _mm256_madd_epi16(narrow[r][c], _mm256_set1_epi16(1)));
+        }
+    }
+}
+
+/* s += the products of the group that begins with value i of the piece. */
+INLINE void wide_group(const struct wide *a, enum int8_form f, unsigned n_rows, size_t row,
+                       size_t vec, size_t i, vf s[][N_VECS])
+{
+    const struct kern_panel *p = &a->g->panel;
+    const enum kern_panel_type type = form_type(f);
+    const size_t ldx = a->g->ldx, group = form_group(f, p);
+    const struct kern_int8 *x = a->g->x_int8 + row * ldx + (a->k + i) / KERN_INT8_BLOCK;
+    const float *scale = a->scale[i / group] + vec * VN, *min = a->min[i / group] + vec * VN;
+    vi d[WIDE_ROWS][N_VECS];
+
+    if (kern_is_packed(type))
+        wide_fours(a, n_rows, vec, i, group / 4, 2 * dots_eights(type), x, d);
+    else
+        wide_pairs(a, n_rows, vec, i, group / 2, d);
+    UNROLL
+    for (unsigned r = 0; r < n_rows; r++) {
+        const struct kern_int8 *b = x + r * ldx;
+        const vf sx = v_set1(b->scale), sum = v_set1(b->scaled_sum);
+        const vi offset = v_set1_int(group_offset(b, f, p, i % KERN_INT8_BLOCK));
+
+        UNROLL
+        for (unsigned c = 0; c < WIDE_VECS; c++) {
+            const vf sw = f == INT8_LONG ? sx : v_mul(v_load(scale + c * VN), sx);
+
+            s[r][c] = v_fma(v_from_int(_mm256_add_epi32(d[r][c], offset)), sw, s[r][c]);
+            if (form_has_min(f, p))
+                s[r][c] = v_fma(v_load(min + c * VN), sum, s[r][c]);
+        }
+    }
+}
+
+/* Behind the last piece. */
+INLINE void wide_end(const struct wide *a, enum int8_form f, unsigned n_rows, size_t row,
+                     size_t vec, vf s[][N_VECS])
+{
+    UNROLL
+    for (unsigned c = 0; f == INT8_LONG && c < WIDE_VECS; c++) {
+        const vf scale = v_load((const float *)a->g->w + (vec + c) * VN);
+
+        UNROLL
+        for (unsigned r = 0; r < n_rows; r++)
+            s[r][c] = v_mul(s[r][c], scale);
+    }
+    tile_store(a->g, n_rows, WIDE_VECS, row, vec, s);
+}
+
+/* Rows from `row` on; `sum` are theirs. */
+INLINE void wide_tile(struct wide *a, enum int8_form f, unsigned n_rows, size_t row, size_t vec,
+                      float (*sum)[KERN_PANEL])
+{
+    vf s[WIDE_ROWS][N_VECS];
+
+    UNROLL
+    for (unsigned r = 0; r < n_rows; r++) {
+        UNROLL
+        for (unsigned c = 0; c < WIDE_VECS; c++)
+            s[r][c] = a->k ? v_load(sum[r] + (vec + c) * VN) : v_zero();
+        PREFETCH_TO_WRITE(a->g->y + (row + r) * a->g->ldy + vec * VN);
+    }
+    for (size_t i = 0; i < a->n_k; i += KERN_INT8_BLOCK, a->ahead += a->ahead_step) {
+        for (size_t at = 0; at < a->ahead_step; at += 64)
+            PREFETCH(a->ahead + at);
+        UNROLL
+        for (size_t j = 0; j < KERN_INT8_BLOCK; j += form_group(f, &a->g->panel))
+            wide_group(a, f, n_rows, row, vec, i + j, s);
+    }
+    if (a->k + a->n_k == a->g->n_k) {
+        wide_end(a, f, n_rows, row, vec, s);
+        return;
+    }
+    UNROLL
+    for (unsigned r = 0; r < n_rows; r++) {
+        UNROLL
+        for (unsigned c = 0; c < WIDE_VECS; c++)
+            v_store(sum[r] + (vec + c) * VN, s[r][c]);
+    }
+}
+
+INLINE void wide_rows(struct wide *a, enum int8_form f, unsigned n_rows, size_t row,
+                      float (*sum)[KERN_PANEL])
+{
+    if (n_rows > WIDE_ROWS)
+        return;
+    for (unsigned r = 0; r < n_rows && !kern_is_packed(form_type(f)); r++)
+        wide_x(a, row + r, a->x[r]);
+    for (size_t vec = 0; vec < N_VECS; vec += WIDE_VECS)
+        wide_tile(a, f, n_rows, row, vec, sum);
+}
+
+/* Rows from `first` on, at most WIDE_MOST. */
+INLINE void wide_block(struct wide *a, enum int8_form f, size_t first, size_t n_rows)
+{
+    const size_t n_tiles = (n_rows + WIDE_ROWS - 1) / WIDE_ROWS, n_k = a->g->n_k;
+
+    records_begin(&a->g->panel, 0, (const float *)a->g->w + (f == INT8_LONG ? KERN_PANEL : 0),
+                  &a->next);
+    for (a->k = 0; a->k < n_k; a->k += a->n_k) {
+        a->n_k = n_k - a->k < WIDE_K ? n_k - a->k : WIDE_K;
+        wide_w(a, f);
+        for (size_t i = 0, row = 0, n; i < n_tiles; i++, row += n) {
+            n = (n_rows - row) / (n_tiles - i);
+#define TILE(n) wide_rows(a, f, n, first + row, a->sum + row)
+            FOR_HEIGHT(n, TILE)
+#undef TILE
+        }
+    }
+}
+
+static __attribute__((noinline)) void gemm_few(const struct kern_gemm *g)
+{
+    gemm_int8(g);
+}
+
+/* n_min rows repay what the widening of a panel takes. */
+INLINE void gemm_form(const struct kern_gemm *g, enum int8_form f, size_t n_min)
+{
+    const size_t n_tiles = (g->n_rows + WIDE_ROWS - 1) / WIDE_ROWS * (N_VECS / WIDE_VECS);
+    const size_t n_asks = n_tiles * (g->n_k / KERN_INT8_BLOCK);
+    struct wide a;
+
+    if (g->n_rows < n_min || n_asks == 0) {
+        gemm_few(g);
+        return;
+    }
+    a.g = g;
+    a.ahead = g->ahead;
+    a.ahead_step = (g->n_ahead + n_asks - 1) / n_asks;
+    for (size_t row = 0, n; row < g->n_rows; row += n) {
+        n = g->n_rows - row < WIDE_MOST ? g->n_rows - row : WIDE_MOST;
+        wide_block(&a, f, row, n);
+    }
+}
+
+enum { MIN_BYTES = 12, MIN_LONGER = 4, MIN_Q4 = 6 };
+
+#define ONE_FORM(name, f, n_min)                                                 \
+    static __attribute__((noinline)) void gemm_##name(const struct kern_gemm *g) \
+    {                                                                            \
+        gemm_form(g, f, n_min);                                                  \
+    }
+
+ONE_FORM(q8, INT8_Q8, MIN_BYTES)
+ONE_FORM(long, INT8_LONG, MIN_BYTES)
+ONE_FORM(q6, INT8_Q6, MIN_LONGER)
+ONE_FORM(q5, INT8_Q5, MIN_LONGER)
+ONE_FORM(q5_min, INT8_Q5_MIN, MIN_LONGER)
+ONE_FORM(q4, INT8_Q4, MIN_Q4)
+ONE_FORM(q4_min, INT8_Q4_MIN, MIN_Q4)
+
+static void gemm_few_or_many(const struct kern_gemm *g)
+{
+    static void (*const gemm[])(const struct kern_gemm *) = {
+        [INT8_Q8] = gemm_q8,         [INT8_LONG] = gemm_long,     [INT8_Q6] = gemm_q6,
+        [INT8_Q5] = gemm_q5,         [INT8_Q5_MIN] = gemm_q5_min, [INT8_Q4] = gemm_q4,
+        [INT8_Q4_MIN] = gemm_q4_min, [INT8_ANY] = gemm_few};
+
+    gemm[form_of(&g->panel)](g);
+}
+
+void kern__fill_avx2int8(struct kern_table *t)
+{
+    fill_int8(t);
+    t->gemm_int8 = gemm_few_or_many;
+    t->down_int8 = down_int8;
+}
+#endif
