@@ -83,7 +83,7 @@ struct wide {
     size_t ahead_step;
     _Alignas(64) uint32_t w[WIDE_K / 2][KERN_PANEL];
     float scale[WIDE_K / 16][KERN_PANEL], min[WIDE_K / 16][KERN_PANEL]; /* of each group */
-    uint32_t x[WIDE_ROWS][WIDE_K / 2]; /* pairs, of a tile's rows */
+    uint32_t x[WIDE_ROWS][2][WIDE_K / 4]; /* of a tile's rows: first pairs, and second ones */
     _Alignas(64) float sum[WIDE_MOST][KERN_PANEL];
 };
 
@@ -146,18 +146,15 @@ INLINE void wide_w(struct wide *a, enum int8_form f)
 }
 
 /* The piece of one row, as pairs. */
-INLINE void wide_x(const struct wide *a, size_t row, uint32_t *to)
+INLINE void wide_x(struct wide *a, size_t row, unsigned r)
 {
     const struct kern_int8 *x = a->g->x_int8 + row * a->g->ldx + a->k / KERN_INT8_BLOCK;
 
-    for (size_t i = 0; i < a->n_k; i += KERN_INT8_BLOCK, x++, to += KERN_INT8_BLOCK / 2) {
+    for (size_t i = 0; i < a->n_k; i += KERN_INT8_BLOCK, x++) {
         const vi q = v_load_words((const uint32_t *)(const void *)x->q);
-        const vi first = pairs_of(q, false), second = pairs_of(q, true);
-        const vi low = _mm256_unpacklo_epi32(first, second);
-        const vi high = _mm256_unpackhi_epi32(first, second);
 
-        words_store(to, _mm256_permute2x128_si256(low, high, 0x20));
-        words_store(to + VN, _mm256_permute2x128_si256(low, high, 0x31));
+        words_store(a->x[r][0] + i / 4, pairs_of(q, false));
+        words_store(a->x[r][1] + i / 4, pairs_of(q, true));
     }
 }
 
@@ -183,7 +180,7 @@ INLINE void wide_pairs(const struct wide *a, unsigned n_rows, size_t vec, size_t
             w[c] = v_load_words(a->w[i / 2 + j] + (vec + c) * VN);
         UNROLL
         for (unsigned r = 0; r < n_rows; r++) {
-            const vi x = v_repeat(a->x[r] + i / 2 + j);
+            const vi x = v_repeat(a->x[r][j % 2] + i / 4 + j / 2);
 
             UNROLL
             for (unsigned c = 0; c < WIDE_VECS; c++)
@@ -314,7 +311,7 @@ INLINE void wide_rows(struct wide *a, enum int8_form f, unsigned n_rows, size_t 
     if (n_rows > WIDE_ROWS)
         return;
     for (unsigned r = 0; r < n_rows && !kern_is_packed(form_type(f)); r++)
-        wide_x(a, row + r, a->x[r]);
+        wide_x(a, row + r, r);
     for (size_t vec = 0; vec < N_VECS; vec += WIDE_VECS)
         wide_tile(a, f, n_rows, row, vec, sum);
 }
