@@ -62,6 +62,65 @@ static inline vi dots_end(const vdots *d, int32_t offset)
 
 #include "core/kern/kern_simd_int8.inc"
 #include "core/kern/kern_simd_downint8.inc"
+#include "core/kern/kern_x86int8.inc"
+
+/* ---- to_int8 ---- */
+
+static inline bool four_scales(const float *x, float *scale, float *inverse)
+{
+    const __m128 all = _mm_set1_ps(127.0f);
+    __m128i m[4], a, b, bits;
+    __m128 max, is_normal;
+
+    for (unsigned i = 0; i < 4; i++, x += KERN_INT8_BLOCK) {
+        vi v = _mm256_setzero_si256();
+
+        for (unsigned j = 0; j < KERN_INT8_BLOCK; j += VN)
+            v = _mm256_max_epi32(v, _mm256_castps_si256(v_abs(v_load(x + j))));
+        m[i] = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    }
+    a = _mm_max_epi32(_mm_unpacklo_epi32(m[0], m[1]), _mm_unpackhi_epi32(m[0], m[1]));
+    b = _mm_max_epi32(_mm_unpacklo_epi32(m[2], m[3]), _mm_unpackhi_epi32(m[2], m[3]));
+    bits = _mm_max_epi32(_mm_unpacklo_epi64(a, b), _mm_unpackhi_epi64(a, b));
+    max = _mm_castsi128_ps(bits);
+    is_normal = _mm_cmpge_ps(max, _mm_set1_ps(1e-30f));
+    _mm_storeu_ps(inverse, _mm_and_ps(is_normal, _mm_div_ps(all, max)));
+    _mm_storeu_ps(scale, _mm_and_ps(is_normal, _mm_div_ps(max, all)));
+    return _mm_movemask_epi8(_mm_cmpgt_epi32(bits, _mm_set1_epi32(0x7f7fffff))) == 0;
+}
+
+/* A block by its factor as integers, of each eight the even ones first. */
+static inline vi one_block(const float *x, float inverse)
+{
+    const vi even_first = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
+    vi v[4];
+
+    for (unsigned i = 0; i < 4; i++)
+        v[i] = _mm256_cvtps_epi32(v_mul(v_load(x + i * VN), v_set1(inverse)));
+    v[0] = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
+    v[0] = _mm256_permutevar8x32_epi32(v[0], _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    return _mm256_shuffle_epi8(v[0], even_first);
+}
+
+static inline void four_blocks(const float *x, const float *scale, const float *inverse,
+                               struct kern_int8 *out)
+{
+    vi s[4], a, b, sum;
+
+    for (unsigned i = 0; i < 4; i++) {
+        const vi q = one_block(x + i * KERN_INT8_BLOCK, inverse[i]);
+
+        _mm256_storeu_si256((__m256i *)(void *)out[i].q, q);
+        s[i] =
+            _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), q), _mm256_set1_epi16(1));
+    }
+    a = _mm256_add_epi32(_mm256_unpacklo_epi32(s[0], s[1]), _mm256_unpackhi_epi32(s[0], s[1]));
+    b = _mm256_add_epi32(_mm256_unpacklo_epi32(s[2], s[3]), _mm256_unpackhi_epi32(s[2], s[3]));
+    sum = _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+    four_fields(_mm_loadu_ps(scale), _mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1),
+                out);
+}
 
 /* ---- some rows and more ---- */
 
@@ -389,6 +448,7 @@ static void gemm_few_or_many(const struct kern_gemm *g)
 void kern__fill_avx2int8(struct kern_table *t)
 {
     fill_int8(t);
+    t->to_int8 = to_int8_fours;
     t->gemm_int8 = gemm_few_or_many;
     t->down_int8 = down_int8;
 }

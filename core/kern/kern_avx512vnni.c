@@ -20,6 +20,7 @@ static inline vi v_dot_small(vi s, vi w, vi x)
 }
 
 #include "core/kern/kern_simd_int8.inc"
+#include "core/kern/kern_x86int8.inc"
 
 /* The largest lane of each of four vectors. */
 static inline __m128i max_of_each(const vi m[4])
@@ -48,33 +49,19 @@ static inline vi two_blocks(const float *x, const float *inverse)
     return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(order, v[0]), even_first);
 }
 
-/* Four blocks' fields before q[], 16 bytes each. q[i] has blocks 2 i and 2 i + 1. */
+/* Of two times two blocks. */
 static inline void store_sums(__m128 scale, const vi q[2], struct kern_int8 *out)
 {
     const vi ones = _mm512_set1_epi8(1), zero = _mm512_setzero_si512();
     const vi a = v_dot(zero, ones, q[0]), b = v_dot(zero, ones, q[1]);
     vi s = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    __m128i first, second, sum;
-    __m128 scaled, offset, halves;
 
-    _Static_assert(offsetof(struct kern_int8, q) == 16, "what is transposed");
     s = _mm512_add_epi32(s, _mm512_shuffle_epi32(s, _MM_PERM_BADC));
     s = _mm512_permutexvar_epi32(
         _mm512_setr_epi32(0, 8, 1, 9, 4, 12, 5, 13, 0, 0, 0, 0, 0, 0, 0, 0), s);
-    first = _mm512_castsi512_si128(s);
-    second = _mm512_extracti32x4_epi32(s, 1);
-    sum = _mm_add_epi32(first, second);
-    scaled = _mm_mul_ps(scale, _mm_cvtepi32_ps(sum));
-    offset = _mm_castsi128_ps(_mm_slli_epi32(_mm_sub_epi32(_mm_setzero_si128(), sum), 7));
-    halves = _mm_castsi128_ps(_mm_blend_epi16(first, _mm_slli_epi32(second, 16), 0xaa));
-    _MM_TRANSPOSE4_PS(scale, scaled, offset, halves);
-    _mm_storeu_ps(&out[0].scale, scale);
-    _mm_storeu_ps(&out[1].scale, scaled);
-    _mm_storeu_ps(&out[2].scale, offset);
-    _mm_storeu_ps(&out[3].scale, halves);
+    four_fields(scale, _mm512_castsi512_si128(s), _mm512_extracti32x4_epi32(s, 1), out);
 }
 
-/* Scales and factors to integers of four blocks; false where not all of x is finite. */
 static inline bool four_scales(const float *x, float *scale, float *inverse)
 {
     __mmask8 is_normal;
@@ -105,44 +92,6 @@ static inline void four_blocks(const float *x, const float *scale, const float *
                             _mm512_extracti64x4_epi64(q[i], 1));
     }
     store_sums(_mm_loadu_ps(scale), q, out);
-}
-
-enum { MANY_BLOCKS = 16 };
-
-/* n_blocks, a multiple of four and at most MANY_BLOCKS: four at a time, as the reductions are
- * four lanes then; all scales first, for they are long chains of instructions. */
-static void many_blocks(size_t n_blocks, const float *x, struct kern_int8 *out)
-{
-    float scale[MANY_BLOCKS], inverse[MANY_BLOCKS];
-    bool is_finite = true;
-
-    for (size_t i = 0; i < n_blocks; i += 4)
-        is_finite &= four_scales(x + i * KERN_INT8_BLOCK, scale + i, inverse + i);
-    for (size_t i = 0; is_finite && i < n_blocks; i += 4)
-        four_blocks(x + i * KERN_INT8_BLOCK, scale + i, inverse + i, out + i);
-    if (!is_finite)
-        to_int8(n_blocks * KERN_INT8_BLOCK, x, out);
-}
-
-static void to_int8_fours(size_t n, const float *x, struct kern_int8 *out)
-{
-    float last[4 * KERN_INT8_BLOCK] = {0};
-    struct kern_int8 block[4];
-
-    while (n >= 4 * KERN_INT8_BLOCK) {
-        const size_t most = n / (4 * KERN_INT8_BLOCK) * 4,
-                     n_blocks = most < MANY_BLOCKS ? most : MANY_BLOCKS;
-
-        many_blocks(n_blocks, x, out);
-        n -= n_blocks * KERN_INT8_BLOCK;
-        x += n_blocks * KERN_INT8_BLOCK;
-        out += n_blocks;
-    }
-    if (n == 0)
-        return;
-    memcpy(last, x, n * sizeof(*x)); /* of 576 values two blocks: zeros make them four */
-    many_blocks(4, last, block);
-    memcpy(out, block, n / KERN_INT8_BLOCK * sizeof(*out));
 }
 
 void kern__gemm_int8_vnni(const struct kern_gemm *g)

@@ -21,7 +21,10 @@ static inline vi v_dot_small(vi s, vi w, vi x)
 
 void kern__fill_avxvnni(struct kern_table *t)
 {
+    const struct kern_table avx2 = *t;
+
     fill_int8(t);
+    t->to_int8 = avx2.to_int8;
     t->down_int8 = down_int8;
 }
 #endif
