@@ -1,8 +1,9 @@
 /* core/kern/kern_avx2int8.c - 8-bit products of the AVX2 level, which has no instruction for them.
  *
- * Few rows are multiplied as bytes. For many a panel's values become 16 bits once, for all of them:
- * of those one instruction multiplies pairs and adds them in 32 bits, and no sign has to be moved
- * from one factor to the other. */
+ * Few rows are multiplied by a panel as it is. From some on a piece of the panel is widened once
+ * for all of them: packed values to bytes, and bytes to 16 bits, of which one instruction
+ * multiplies pairs and adds them in 32 bits, so that no sign has to be moved from one factor to the
+ * other. */
 #include "core/kern/kern_internal.h"
 
 #if defined(__x86_64__)
