@@ -128,8 +128,8 @@ static inline void four_blocks(const float *x, const float *scale, const float *
 enum {
     WIDE_ROWS = 4, /* a tile */
     WIDE_VECS = 2,
-    WIDE_K = 192,   /* values of k at a time: half of the first cache */
-    WIDE_MOST = 128 /* rows whose sums wait for the next values of k */
+    WIDE_K = 288,  /* values of k at a time: 18 KiB of 16 bits */
+    WIDE_MOST = 64 /* rows whose sums wait for the next values of k */
 };
 
 /* A product, a piece of k at a time. Packed values become bytes, four to a word, in the order of
