@@ -6,9 +6,10 @@
  * span each row carries the largest score so far and the sum of exponentials, and its result
  * so far is scaled down when the maximum grows: memory does not depend on the context.
  *
- * Spans begin at multiples of FWD_SPAN_KEYS of the prefix and of the sequence, wherever the
+ * Spans end at multiples of FWD_SPAN_KEYS of the prefix and of the sequence, wherever the
  * queries stand, and what a row does not see leaves its bits alone: they are a function of
- * its own position, in every batch and however its prompt was cut. */
+ * its own position, in every batch and however its prompt was cut. Keys before a window are not
+ * read at all: their KV blocks may be another sequence's by now. */
 #include <math.h>
 #include <string.h>
 
@@ -78,12 +79,23 @@ static size_t kv_width(const struct fwd *f)
 
 /* ---- spans ----------------------------------------------------------------------------- */
 
-/* Keys of the span that begins at `at`. */
-static size_t span_size(const struct job *j, size_t at)
+/* Where the span that begins at `at` ends. */
+static size_t span_end(const struct job *j, size_t at)
 {
-    const size_t left = (at < j->n_prefix ? j->n_prefix : j->n_keys) - at;
+    const size_t end = at < j->n_prefix ? j->n_prefix : j->n_keys;
 
-    return left < FWD_SPAN_KEYS ? left : FWD_SPAN_KEYS;
+    return end - at < FWD_SPAN_KEYS ? end : at + FWD_SPAN_KEYS;
+}
+
+/* Where it is read from: the first KV block of which some row sees a key. Whole blocks leave
+ * those of the rest where they were in the kernels' vectors and pairs. */
+static size_t span_begin(const struct queries *all, size_t at)
+{
+    const ptrdiff_t n_before = all->begin - (ptrdiff_t)at;
+
+    if (at < all->n_pinned || n_before <= 0)
+        return at;
+    return at + (size_t)n_before / FWD_KV_BLOCK * FWD_KV_BLOCK;
 }
 
 static void span_of_blocks(const struct job *j, size_t first, struct span *s)
@@ -148,19 +160,20 @@ static void make_panels(const struct job *j, struct span *s)
     s->panels = me->keys;
 }
 
-static void span_at(const struct job *j, size_t at, struct span *s)
+/* The keys [at, end). */
+static void span_at(const struct job *j, size_t at, size_t end, struct span *s)
 {
     const struct fwd *f = j->f;
     const size_t kv = kv_width(f), head = j->kv_head * f->c->d_head;
 
     *s = (struct span){.at = at,
-                       .n = span_size(j, at),
+                       .n = end - at,
                        .is_prefix = at < j->n_prefix,
                        .type = TENSOR_F32,
                        .ldk = kv,
                        .ldv = kv,
                        .n_pieces = 1,
-                       .lds = score_stride(span_size(j, at))};
+                       .lds = score_stride(end - at)};
     if (s->is_prefix) {
         s->piece[0] =
             (struct piece){j->prefix->k + at * kv + head, j->prefix->v + at * kv + head, s->n};
@@ -442,6 +455,13 @@ static struct queries pass(const struct job *j, const struct queries *all, size_
     return qs;
 }
 
+/* No row of the item sees a key from `at` on. */
+static bool is_behind(const struct queries *all, size_t at)
+{
+    return at >= all->n_pinned &&
+           (ptrdiff_t)at >= all->end + (ptrdiff_t)(all->n - 1) * all->end_step;
+}
+
 /* All spans that a query of the item sees, each for all heads while it is in the cache. */
 static void run_passes(const struct job *j, struct queries *all, size_t n_heads, float *score)
 {
@@ -449,12 +469,13 @@ static void run_passes(const struct job *j, struct queries *all, size_t n_heads,
     struct span s;
 
     all->is_first = true;
-    for (size_t at = 0; at < j->n_keys; at += span_size(j, at)) {
-        const ptrdiff_t end = (ptrdiff_t)(at + span_size(j, at));
+    for (size_t at = 0, end; at < j->n_keys; at = end) {
+        const size_t begin = span_begin(all, at);
 
-        if (end <= all->begin && at >= all->n_pinned) /* before the first row's: nobody's */
+        end = span_end(j, at);
+        if (begin >= end || is_behind(all, at))
             continue;
-        span_at(j, at, &s);
+        span_at(j, begin, end, &s);
         if (j->is_single && s.has_columns)
             fetch(j, &s);
         for (size_t h = 0; h < n_heads; h++)
