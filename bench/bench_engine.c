@@ -145,6 +145,8 @@ static bool settings_read(struct settings *s, int argc, char **argv)
         else
             return false;
     }
+    if (s->model.precision == GEMM_BF16)
+        s->model.precision = gemm_bf16_at(s->model.levels & kern_cpu_levels());
     return argc - optind >= 4;
 }
 

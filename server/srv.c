@@ -74,6 +74,16 @@ static void log_cache(const struct model_cache *c)
                  c->is_made ? "made" : "found", c->file, c->n_bytes);
 }
 
+static void settle_precision(struct model_options *opt)
+{
+    if (opt->precision != GEMM_BF16)
+        return;
+    opt->precision = gemm_bf16_at(opt->levels);
+    if (opt->precision == GEMM_BF16_WEIGHTS)
+        core_log(CORE_LOG_INFO, "event=bf16_weights_only reason=\"no instruction of this CPU "
+                                "multiplies bf16: inputs and products are f32\"");
+}
+
 int srv_open_model(const struct srv_config *cfg, struct model **model, struct core_err *err)
 {
     char level[16];
@@ -89,6 +99,7 @@ int srv_open_model(const struct srv_config *cfg, struct model **model, struct co
         srv_config_cpu_level(cfg, level);
         opt.levels &= (unsigned)kern_level_parse(level);
     }
+    settle_precision(&opt);
     rc = model_open(model, cfg->model, &opt, err);
     if (rc == 0)
         log_cache(model_cache(*model));
@@ -120,7 +131,7 @@ static int settle_memory(struct srv *s, struct core_err *err)
 static void settle_kv_type(struct srv *s)
 {
     enum { AUTO = TENSOR_BF16 + 1 }; /* the words stand in the order of the types */
-    const bool has_bf16 = model_kern(s->model)->level & (KERN_BF16 | KERN_NEON_BF16);
+    const bool has_bf16 = kern_has_bf16(model_kern(s->model)->level);
 
     if (s->cfg.kv_type == AUTO)
         s->cfg.kv_type = s->cfg.precision == GEMM_EXACT ? TENSOR_F32

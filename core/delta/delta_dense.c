@@ -28,7 +28,9 @@ int delta__spend_steps(struct delta_builder *b, const struct tensor *t, double n
 /* Bytes of a value as pack_parts() packs it, but for scales. */
 static size_t packed_bytes(enum gemm_precision p)
 {
-    return p == GEMM_EXACT ? sizeof(float) : p == GEMM_BF16 ? sizeof(uint16_t) : sizeof(int8_t);
+    if (p == GEMM_EXACT)
+        return sizeof(float);
+    return p == GEMM_BF16 || p == GEMM_BF16_WEIGHTS ? sizeof(uint16_t) : sizeof(int8_t);
 }
 
 static int spend(struct delta_builder *b, const struct delta__place *p, size_t *n_bytes)

@@ -84,7 +84,7 @@ static int alloc_typed(struct fwd *f, struct core_err *err)
     const size_t int8 = gemm_x_bytes(GEMM_INT8, f->widest);
     const size_t row = bf16 > int8 ? bf16 : int8;
 
-    for (unsigned i = 0; i < FWD_GROUP_MAX && f->m->precision != GEMM_EXACT; i++) {
+    for (unsigned i = 0; i < FWD_GROUP_MAX && gemm_is_typed(f->m->precision); i++) {
         f->xt[i] = core_alloc_lazy(f->opt.max_rows * row);
         if (!f->xt[i])
             return core_err_nomem(err, "activations");

@@ -46,7 +46,7 @@ void *fwd__kv(const struct fwd *f, unsigned layer, enum fwd_kv which, uint32_t b
 
 bool fwd__has_pairs(const struct fwd *f)
 {
-    return f->opt.kv_type == TENSOR_BF16 && f->m->precision != GEMM_EXACT &&
+    return f->opt.kv_type == TENSOR_BF16 && gemm_is_typed(f->m->precision) &&
            f->c->d_head % KERN_PANEL == 0;
 }
 

@@ -26,11 +26,32 @@ enum {
     ASK_BYTES = 1 << 10
 };
 
+enum gemm_precision gemm_bf16_at(unsigned levels)
+{
+    return kern_has_bf16(levels) ? GEMM_BF16 : GEMM_BF16_WEIGHTS;
+}
+
+bool gemm_is_typed(enum gemm_precision p)
+{
+    return p != GEMM_EXACT && p != GEMM_BF16_WEIGHTS;
+}
+
+/* With what a weight is multiplied. */
 static enum gemm_precision precision_of(enum tensor_type type, enum gemm_precision asked)
 {
+    if (!gemm_is_typed(asked))
+        return GEMM_EXACT;
     if (!tensor_type_is_quantised(type))
         return asked;
     return asked == GEMM_BF16 ? GEMM_EXACT : asked == GEMM_INT8_ROTATED ? GEMM_INT8 : asked;
+}
+
+/* As what its values are kept. */
+static enum tensor_type type_of(enum tensor_type type, enum gemm_precision asked)
+{
+    const bool is_wide = type == TENSOR_F32 || type == TENSOR_F64;
+
+    return asked == GEMM_BF16_WEIGHTS && is_wide ? TENSOR_BF16 : type;
 }
 
 size_t gemm__whole_blocks(size_t n_in)
@@ -80,14 +101,14 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
         return core_err_nomem(err, t->name);
     w->n_out = t->dim[0];
     w->n_in = t->dim[1];
+    w->type = type_of(t->type, precision);
     w->precision = precision_of(t->type, precision);
     w->n_k = w->precision == GEMM_EXACT ? w->n_in : gemm__whole_blocks(w->n_in);
     w->gemm = gemm__is_int8(w->precision) ? k->gemm_int8
               : w->precision == GEMM_BF16 ? k->gemm_bf16
                                           : k->gemm;
     w->widen = k->widen;
-    fits =
-        k->level || w->precision != GEMM_EXACT ? gemm__panel_sizes(w, t) : gemm__blas_sizes(w, t);
+    fits = k->level || w->precision != GEMM_EXACT ? gemm__panel_sizes(w) : gemm__blas_sizes(w);
     if (!fits) {
         core_free(w);
         return core_err_nomem(err, t->name);

@@ -19,6 +19,10 @@
  *               et al. 2024). So a weight does with one scale for up to 1,024 values of a row;
  *               x has one for 32. For quantised weights it is GEMM_INT8.
  *
+ * And without a typed x, for CPUs that multiply bf16 no faster than f32:
+ *
+ *   GEMM_BF16_WEIGHTS  weights of 32 bits and more are rounded to bf16; then as GEMM_EXACT
+ *
  * Their bits are the same at every level, portable included, but for GEMM_BF16 with AMX, which
  * adds in another order (core/kern/kern.h).
  *
@@ -45,7 +49,19 @@ struct core_room;
 struct core_err;
 struct gemm_weight;
 
-enum gemm_precision { GEMM_EXACT, GEMM_BF16, GEMM_INT8, GEMM_INT8_ROTATED };
+enum gemm_precision {
+    GEMM_EXACT,
+    GEMM_BF16,
+    GEMM_INT8,
+    GEMM_INT8_ROTATED,
+    GEMM_BF16_WEIGHTS,
+    GEMM_N_PRECISIONS
+};
+/* How to round to bf16 at these levels (enum kern_level): GEMM_BF16 where an instruction makes it
+ * faster than f32, else GEMM_BF16_WEIGHTS. */
+enum gemm_precision gemm_bf16_at(unsigned levels);
+/* Whether weights of it are multiplied with typed x, if not all are quantised. */
+bool gemm_is_typed(enum gemm_precision p);
 
 /* Packs W [n_out, n_in] (2-dimensional, any float or quantised type; quantised
  * n_in is a whole number of blocks) for the levels of `k` and at most the precision

@@ -21,12 +21,11 @@ void gemm__blas_start(void)
     pthread_once(&once, blas_init);
 }
 
-bool gemm__blas_sizes(struct gemm_weight *w, const struct tensor *t)
+bool gemm__blas_sizes(struct gemm_weight *w)
 {
     gemm__blas_start();
     w->is_blas = true;
-    w->type = t->type;
-    return tensor_row_bytes(t->type, w->n_out * w->n_in, &w->n_bytes); /* each fits an int */
+    return tensor_row_bytes(w->type, w->n_out * w->n_in, &w->n_bytes); /* each fits an int */
 }
 
 void gemm__blas_pack(struct gemm_weight *w, const struct tensor *t, size_t panel)
@@ -34,8 +33,11 @@ void gemm__blas_pack(struct gemm_weight *w, const struct tensor *t, size_t panel
     const size_t row_bytes = w->n_bytes / w->n_out, row = panel * KERN_PANEL;
     const size_t n_rows = w->n_out - row < KERN_PANEL ? w->n_out - row : KERN_PANEL;
 
-    memcpy((char *)w->bytes + row * row_bytes, (const char *)t->data + row * row_bytes,
-           n_rows * row_bytes);
+    for (size_t j = row; w->type != t->type && j < row + n_rows; j++)
+        gemm__round_row(t, j, (uint16_t *)w->bytes + j * w->n_in, 1);
+    if (w->type == t->type)
+        memcpy((char *)w->bytes + row * row_bytes, (const char *)t->data + row * row_bytes,
+               n_rows * row_bytes);
 }
 
 static struct tensor as_tensor(const struct gemm_weight *w)

@@ -26,7 +26,7 @@ struct gemm_weight {
     /* Whose `bytes` are: the weight's; a room's; somebody's, who lets them only be read. */
     enum { GEMM__OWN, GEMM__ROOM, GEMM__BORROWED } memory;
 
-    enum tensor_type type; /* of `bytes` if is_blas, else of the tensor packed */
+    enum tensor_type type; /* of the values in `bytes`: the tensor's, or what they are rounded to */
     bool is_blas;          /* bytes = the tensor's rows; else n_panels panels */
 
     enum gemm_precision precision;
@@ -45,9 +45,11 @@ static inline bool gemm__is_int8(enum gemm_precision p)
 {
     return p == GEMM_INT8 || p == GEMM_INT8_ROTATED;
 }
-/* Sets w->panel and sizes for `t`; w->n_out, n_in, n_k and precision are set. False if they
- * are too large. */
-bool gemm__panel_sizes(struct gemm_weight *w, const struct tensor *t);
+/* Sets w->panel and sizes; w->n_out, n_in, n_k, type and precision are set. False if they are too
+ * large. */
+bool gemm__panel_sizes(struct gemm_weight *w);
+/* Row j of t as bf16: value k to out + k * step. */
+void gemm__round_row(const struct tensor *t, size_t j, uint16_t *out, size_t step);
 /* One panel of w->bytes. */
 void gemm__pack_panel(struct gemm_weight *w, const struct kern_table *k, const struct tensor *t,
                       size_t panel);
@@ -70,7 +72,7 @@ void gemm__quant_decode(enum tensor_type type, const uint8_t *block, struct gemm
 
 /* Before the first call of OpenBLAS, at any level: one thread for each of its calls. */
 void gemm__blas_start(void);
-bool gemm__blas_sizes(struct gemm_weight *w, const struct tensor *t);
+bool gemm__blas_sizes(struct gemm_weight *w);
 void gemm__blas_pack(struct gemm_weight *w, const struct tensor *t, size_t panel);
 void gemm__blas_run(const struct gemm_weight *w, const struct gemm_args *a);
 

@@ -70,33 +70,43 @@ static void pack_16(const struct tensor *t, size_t row, size_t n_rows, uint16_t 
     }
 }
 
+enum { PART = 64 };
+
+/* Values of row j of t from k on, at most PART; returns how many, 0 at the end. */
+static size_t read_part(const struct tensor *t, size_t j, size_t k, float v[PART])
+{
+    const size_t n_in = t->dim[1], n = n_in - k < PART ? n_in - k : PART;
+
+    tensor_to_f32(t, j * n_in + k, n, v);
+    return n;
+}
+
 static void pack_32(const struct tensor *t, size_t j, float *panel)
 {
-    const size_t n_in = t->dim[1];
-    float v[64];
+    float v[PART];
 
-    for (size_t k = 0; k < n_in; k += 64) {
-        const size_t n = n_in - k < 64 ? n_in - k : 64;
-
-        tensor_to_f32(t, j * n_in + k, n, v);
+    for (size_t k = 0, n; (n = read_part(t, j, k, v)) > 0; k += n)
         for (size_t i = 0; i < n; i++)
             panel[(k + i) * KERN_PANEL + j % KERN_PANEL] = v[i];
-    }
+}
+
+void gemm__round_row(const struct tensor *t, size_t j, uint16_t *out, size_t step)
+{
+    float v[PART];
+
+    for (size_t k = 0, n; (n = read_part(t, j, k, v)) > 0; k += n)
+        for (size_t i = 0; i < n; i++)
+            out[(k + i) * step] = tensor_f32_to_bf16(v[i]);
 }
 
 static void pack_pairs(const struct tensor *t, size_t j, uint16_t *panel)
 {
-    const size_t n_in = t->dim[1];
-    float v[64];
+    float v[PART];
 
-    for (size_t k = 0; k < n_in; k += 64) {
-        const size_t n = n_in - k < 64 ? n_in - k : 64;
-
-        tensor_to_f32(t, j * n_in + k, n, v);
+    for (size_t k = 0, n; (n = read_part(t, j, k, v)) > 0; k += n)
         for (size_t i = 0; i < n; i++)
             panel[((k + i) / 2 * KERN_PANEL + j % KERN_PANEL) * 2 + (k + i) % 2] =
                 tensor_f32_to_bf16(v[i]);
-    }
 }
 
 static void put_scale(const struct kern_panel *p, void *row, size_t j, float v)
@@ -298,8 +308,10 @@ static void pack_row(const struct gemm_weight *w, const struct kern_table *k,
     case KERN_PANEL_F32:
         pack_32(t, j, (float *)(void *)panel);
         break;
-    case KERN_PANEL_F16:
-    case KERN_PANEL_BF16: /* pack_16() */
+    case KERN_PANEL_F16: /* pack_16() */
+        break;
+    case KERN_PANEL_BF16: /* of a wider type */
+        gemm__round_row(t, j, (uint16_t *)(void *)panel + j % KERN_PANEL, KERN_PANEL);
         break;
     case KERN_PANEL_BF16_PAIRS:
         pack_pairs(t, j, (uint16_t *)(void *)panel);
@@ -326,7 +338,8 @@ void gemm__pack_panel(struct gemm_weight *w, const struct kern_table *k, const s
     const size_t row = panel * KERN_PANEL;
     const size_t n_rows = w->n_out - row < KERN_PANEL ? w->n_out - row : KERN_PANEL;
 
-    if (w->panel.type == KERN_PANEL_F16 || w->panel.type == KERN_PANEL_BF16) {
+    if (w->type == t->type &&
+        (w->panel.type == KERN_PANEL_F16 || w->panel.type == KERN_PANEL_BF16)) {
         pack_16(t, row, n_rows, (uint16_t *)(void *)((char *)w->bytes + panel * w->panel_bytes));
         return;
     }
@@ -334,10 +347,9 @@ void gemm__pack_panel(struct gemm_weight *w, const struct kern_table *k, const s
         pack_row(w, k, t, j);
 }
 
-bool gemm__panel_sizes(struct gemm_weight *w, const struct tensor *t)
+bool gemm__panel_sizes(struct gemm_weight *w)
 {
-    w->type = t->type;
-    w->panel = panel_of(t->type, w->precision, w->n_k);
+    w->panel = panel_of(w->type, w->precision, w->n_k);
     w->panel_bytes = kern_panel_bytes(&w->panel, w->n_k);
     return core_mul_size(w->panel_bytes, gemm_n_panels(w), &w->n_bytes);
 }

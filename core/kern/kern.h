@@ -40,6 +40,12 @@ enum kern_level {
     KERN_AMX = 1 << 8
 };
 
+/* Whether an instruction of these levels multiplies bf16 faster than f32. */
+static inline bool kern_has_bf16(unsigned levels)
+{
+    return levels & (KERN_BF16 | KERN_NEON_BF16);
+}
+
 enum kern_act {
     KERN_ACT_NONE,
     KERN_ACT_RELU,

@@ -26,7 +26,8 @@ static void set_place(const struct model *m, const char *dir, struct packed_plac
     static const char *const precision[] = {[GEMM_EXACT] = "exact",
                                             [GEMM_BF16] = "bf16",
                                             [GEMM_INT8] = "int8",
-                                            [GEMM_INT8_ROTATED] = "int8-rotated"};
+                                            [GEMM_INT8_ROTATED] = "int8-rotated",
+                                            [GEMM_BF16_WEIGHTS] = "bf16-weights"};
     const char *const form = gemm_form(&m->kern), *const p = precision[m->precision];
 
     *out = (struct packed_place){.dir = dir, .stamp = weights_stamp(m->weights)};

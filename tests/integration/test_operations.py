@@ -97,6 +97,7 @@ class Operations(unittest.TestCase):
                 if kept == "16":  # of two kinds, by what the CPU multiplies
                     kept = "bf16" if info["cpu_level"].endswith(("bf16", "amx")) else "f16"
                 self.assertEqual(info["limits"]["kv_type"], kept, args)
+                self.assertEqual("event=bf16_weights_only" in s.log_text(), "bf16" in args[1:2] and kept != "bf16")
                 logits[args] = s.infer(body).json["output"]["logits"]
         self.assertNotEqual(logits["--precision", "int8"], logits["--precision", "int8", "--kv-type", "f32"])
 

@@ -237,12 +237,14 @@ START_TEST(a_row_does_not_depend_on_its_batch)
 END_TEST
 
 /* With bf16 and 8-bit products most answers move, but by less than a tenth of their
- * scale for half of them at least, and a row still does not depend on its batch. */
+ * scale for half of them at least, and a row still does not depend on its batch. With weights alone
+ * as bf16 a third moves, and nothing of a file that holds bf16. */
 START_TEST(other_precisions_come_near_and_keep_rows_apart_from_their_batch)
 {
-    const enum gemm_precision precision = _i % 2 ? GEMM_INT8 : GEMM_BF16;
-    struct golden_base *exact = golden_open(bases[_i / 2], kern_cpu_levels());
-    struct golden_base *g = golden_open_typed(bases[_i / 2], precision);
+    static const enum gemm_precision all[] = {GEMM_BF16, GEMM_INT8, GEMM_BF16_WEIGHTS};
+    const enum gemm_precision precision = all[_i % 3];
+    struct golden_base *exact = golden_open(bases[_i / 3], kern_cpu_levels());
+    struct golden_base *g = golden_open_typed(bases[_i / 3], precision);
     struct engine *ee = open_engine(exact, 2, 0), *e = open_engine(g, 2, 0);
     struct golden_result *want = calloc(g->n_all, sizeof(*want));
     struct golden_result *got = calloc(g->n_all, sizeof(*got));
@@ -263,8 +265,12 @@ START_TEST(other_precisions_come_near_and_keep_rows_apart_from_their_batch)
         golden_result_release(&want[i]);
         golden_result_release(&got[i]);
     }
-    ck_assert_msg(n_moved > n / 2, "%s: %zu of %zu moved", bases[_i / 2], n_moved, n);
-    ck_assert_msg(2 * n_near >= n, "%s: %zu of %zu near", bases[_i / 2], n_near, n);
+    if (precision == GEMM_BF16_WEIGHTS && strcmp(bases[_i / 3], "gemma2-bf16") == 0)
+        ck_assert_uint_eq(n_moved, 0);
+    else
+        ck_assert_msg(n_moved > n / (gemm_is_typed(precision) ? 2 : 3), "%s: %zu of %zu moved",
+                      bases[_i / 3], n_moved, n);
+    ck_assert_msg(2 * n_near >= n, "%s: %zu of %zu near", bases[_i / 3], n_near, n);
     free(want);
     free(got);
     engine_free(&ee);
@@ -299,6 +305,6 @@ Suite *goldens_suite(void)
                         N_BASES * N_LEVELS);
     tcase_add_loop_test(add_case(s, "precision"),
                         other_precisions_come_near_and_keep_rows_apart_from_their_batch, 0,
-                        2 * N_BASES);
+                        3 * N_BASES);
     return s;
 }

@@ -544,7 +544,7 @@ START_TEST(a_packed_weight_is_hardly_larger_than_the_stored_one)
     for (size_t i = 0; i < sizeof(stored) / sizeof(stored[0]); i++) {
         struct matrix m = matrix_new(stored[i], 64, 1024);
 
-        for (int asked = GEMM_EXACT; asked <= GEMM_INT8_ROTATED && t.level; asked++) {
+        for (int asked = GEMM_EXACT; asked < GEMM_N_PRECISIONS && t.level; asked++) {
             struct gemm_weight *w = NULL;
 
             ck_assert_int_eq(gemm_pack(&w, &t, (enum gemm_precision)asked, &m.t, NULL), CORE_OK);
@@ -612,6 +612,51 @@ START_TEST(typed_products_are_right_and_their_bits_are_those_of_any_batch_and_le
     }
     run_free(&first);
     matrix_free(&m);
+}
+END_TEST
+
+/* Weights of 32 and 64 bits are multiplied as a file of bf16 is; others stay what they are. */
+START_TEST(rounded_weights_are_multiplied_as_a_file_of_them)
+{
+    enum { ROWS = 37, OUT = 100, IN = 512 };
+    const enum tensor_type type = types[_i];
+    const bool is_wide = type == TENSOR_F32 || type == TENSOR_F64;
+    struct matrix m = matrix_new(type, OUT, IN);
+    struct matrix file =
+        matrix_new(is_wide ? TENSOR_BF16 : type, OUT, IN); /* of the same samples */
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+    struct run got = run_new(ROWS, OUT, IN), want = run_new(ROWS, OUT, IN);
+
+    for (unsigned l = 0; l < n_levels; l++) {
+        struct gemm_weight *w = NULL, *of_file = NULL;
+
+        ck_assert_int_eq(gemm_pack(&w, &t[l], GEMM_BF16_WEIGHTS, &m.t, NULL), CORE_OK);
+        ck_assert_int_eq(gemm_pack(&of_file, &t[l], GEMM_EXACT, &file.t, NULL), CORE_OK);
+        ck_assert_int_eq(gemm_precision(w), GEMM_EXACT);
+        ck_assert_uint_eq(gemm_weight_bytes(w), gemm_weight_bytes(of_file));
+        run_cols(&got, w, 0, OUT);
+        run_cols(&want, of_file, 0, OUT);
+        ck_assert_msg(memcmp(got.y, want.y, ROWS * got.ldy * sizeof(float)) == 0, "%s %s",
+                      t[l].name, tensor_type_text(type));
+        gemm_weight_free(w);
+        gemm_weight_free(of_file);
+    }
+    run_free(&got);
+    run_free(&want);
+    matrix_free(&m);
+    matrix_free(&file);
+}
+END_TEST
+
+/* Only what an instruction multiplies faster is worth a typed x. */
+START_TEST(bf16_is_of_weights_alone_where_no_instruction_multiplies_it)
+{
+    ck_assert_int_eq(gemm_bf16_at(0), GEMM_BF16_WEIGHTS);
+    ck_assert_int_eq(gemm_bf16_at(KERN_AVX2 | KERN_AVX512 | KERN_VNNI), GEMM_BF16_WEIGHTS);
+    ck_assert_int_eq(gemm_bf16_at(KERN_AVX2 | KERN_AVX512 | KERN_VNNI | KERN_BF16), GEMM_BF16);
+    ck_assert_int_eq(gemm_bf16_at(KERN_NEON | KERN_NEON_DOTPROD), GEMM_BF16_WEIGHTS);
+    ck_assert_int_eq(gemm_bf16_at(KERN_NEON | KERN_NEON_DOTPROD | KERN_NEON_BF16), GEMM_BF16);
 }
 END_TEST
 
@@ -702,6 +747,8 @@ Suite *gemm_suite(void)
     tcase_add_loop_test(tc,
                         typed_products_are_right_and_their_bits_are_those_of_any_batch_and_level, 0,
                         3 * N_TYPES);
+    tcase_add_loop_test(tc, rounded_weights_are_multiplied_as_a_file_of_them, 0, N_TYPES);
+    tcase_add_test(tc, bf16_is_of_weights_alone_where_no_instruction_multiplies_it);
     tcase_add_loop_test(tc, a_typed_weight_that_is_not_finite_gives_nan, 0, 3);
     suite_add_tcase(s, tc);
     return s;
