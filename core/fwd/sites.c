@@ -152,12 +152,13 @@ static const struct fwd_product *product_of(const struct group *g, size_t c, siz
     return &plan->product[*e];
 }
 
-/* The same, and asks memory for its factor if few rows are multiplied by it. */
+/* The same, NULL behind the last chunk; asks memory for its factor if few rows are multiplied by
+ * it. */
 static const struct fwd_product *ask_chunk(const struct group *g, size_t c, size_t *e)
 {
-    const struct fwd_product *p = product_of(g, c, e);
+    const struct fwd_product *p = c < g->plan->n_chunks ? product_of(g, c, e) : NULL;
 
-    if (g->v->segment[p->segment].n_rows <= ASK_ROWS)
+    if (p && g->v->segment[p->segment].n_rows <= ASK_ROWS)
         gemm_down_ask(&p->down);
     return p;
 }
@@ -437,13 +438,12 @@ static void products(const struct fwd_walk *w, const struct group *g)
     const size_t n_own = fwd__has_few_rows(g->v) ? fwd__own_tiles(g->f, n_tiles) : 0;
     const size_t n_first = n_own * pool_active(g->f->pool); /* of all workers */
     const size_t n = plan->n_chunks + n_tiles - n_first;
-    const struct fwd_product *p, *next = NULL;
-    size_t product = 0, run = 0, at, after;
+    size_t product = 0, run = 0, at = pool_claim(g->f->pool, n), after;
+    const struct fwd_product *p, *next;
 
-    for (at = pool_claim(g->f->pool, n); at < plan->n_chunks; at = after) {
-        p = next ? next : ask_chunk(g, at, &product);
+    for (p = ask_chunk(g, at, &product); p; p = next, at = after) {
         after = pool_claim(g->f->pool, n);
-        next = after < plan->n_chunks ? ask_chunk(g, after, &product) : NULL;
+        next = ask_chunk(g, after, &product);
         run_chunk(g, at, p);
         pool_tell(g->f->pool);
     }
