@@ -39,6 +39,8 @@ static const struct way {
      .window = 77,
      .has_prefix = true},
     {.is_causal = true, .window = 77, .has_prefix = true},
+    {.is_causal = true, .kv_type = TENSOR_F16, .window = 77},
+    {.is_causal = true, .kv_type = TENSOR_BF16, .window = 60},
     {.is_causal = true, .window = 300, .has_prefix = true, .is_pinned = true},
     {.is_causal = true, .scale = 0.4f, .softcap = 3.0f},
     {.is_causal = false},
