@@ -23,7 +23,7 @@ static size_t panels(size_t n, size_t panel)
 
 enum gemm_factor_form gemm_down_form(enum gemm_precision p, size_t rank)
 {
-    if (p == GEMM_EXACT || 8 * rank < 5 * KERN_DOWN_PANEL * panels(rank, KERN_DOWN_PANEL))
+    if (!gemm_is_typed(p) || 8 * rank < 5 * KERN_DOWN_PANEL * panels(rank, KERN_DOWN_PANEL))
         return GEMM_FACTOR_ROWS;
     return p == GEMM_INT8_ROTATED ? GEMM_FACTOR_DOWN_ROTATED
            : p == GEMM_INT8       ? GEMM_FACTOR_DOWN_INT8
@@ -37,7 +37,7 @@ static bool is_int8(enum gemm_factor_form form)
 
 enum gemm_factor_form gemm_up_form(enum gemm_precision p)
 {
-    return p == GEMM_EXACT ? GEMM_FACTOR_ROWS : GEMM_FACTOR_UP_BF16;
+    return gemm_is_typed(p) ? GEMM_FACTOR_UP_BF16 : GEMM_FACTOR_ROWS;
 }
 
 /* Bytes of one panel. */

@@ -302,10 +302,11 @@ static void check_laid_out(const struct delta_mat *exact, const struct delta_mat
 /* Linears and bottlenecks alike, at every site that has one. */
 START_TEST(beside_a_rounded_base_factors_are_rounded_too)
 {
-    const enum gemm_precision p = _i % 2 ? GEMM_INT8 : GEMM_BF16;
+    static const enum gemm_precision all[] = {GEMM_BF16, GEMM_INT8, GEMM_BF16_WEIGHTS};
+    const enum gemm_precision p = all[_i % 3];
     struct golden_base *ge = golden_open("bert", kern_cpu_levels());
     struct golden_base *g = golden_open_typed("bert", p);
-    const char *cell = _i / 2 ? "bert-ah-houlsby" : "bert-peft-lora";
+    const char *cell = _i / 3 ? "bert-ah-houlsby" : "bert-peft-lora";
     struct delta *exact = compile_for(ge, cell), *d = compile_for(g, cell);
 
     for (uint32_t i = 0; i < exact->n_linear; i++)
@@ -408,7 +409,7 @@ Suite *delta_goldens_suite(void)
                         sizeof(ends) / sizeof(ends[0]));
     tcase_add_loop_test(t, the_base_task_answers_as_its_kind_of_model, 0, N_BASES);
     tcase_add_test(t, resident_bytes_are_about_those_of_the_file);
-    tcase_add_loop_test(t, beside_a_rounded_base_factors_are_rounded_too, 0, 4);
+    tcase_add_loop_test(t, beside_a_rounded_base_factors_are_rounded_too, 0, 6);
     suite_add_tcase(s, t);
     tcase_add_loop_test(damage, a_file_cut_anywhere_is_refused, 0, N_DAMAGED);
     tcase_add_loop_test(damage, every_allocation_failure_is_reported_and_leaks_nothing, 0,

@@ -287,8 +287,9 @@ static void run_both(struct golden_base *g, struct golden_result *before,
  * merged every linear answers as on a base with exact ones. */
 START_TEST(merged_weights_are_exact_at_any_precision)
 {
+    static const enum gemm_precision all[] = {GEMM_BF16, GEMM_INT8, GEMM_BF16_WEIGHTS};
     struct golden_base *exact = golden_open("bert", kern_cpu_levels());
-    struct golden_base *g = golden_open_typed("bert", _i ? GEMM_INT8 : GEMM_BF16);
+    struct golden_base *g = golden_open_typed("bert", all[_i]);
     struct golden_result want, unused, before, during;
 
     run_both(exact, &want, &unused);
@@ -315,7 +316,7 @@ Suite *merged_suite(void)
     tcase_add_loop_test(t, a_merged_task_answers_as_it_does_unmerged, 0, N_BASES * N_LEVELS);
     tcase_add_loop_test(t, weights_are_merged_in_the_order_that_their_files_have, 0,
                         sizeof(stored) / sizeof(stored[0]));
-    tcase_add_loop_test(t, merged_weights_are_exact_at_any_precision, 0, 2);
+    tcase_add_loop_test(t, merged_weights_are_exact_at_any_precision, 0, 3);
     suite_add_tcase(s, t);
     return s;
 }
