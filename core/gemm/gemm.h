@@ -19,12 +19,11 @@
  *               et al. 2024). So a weight does with one scale for up to 1,024 values of a row;
  *               x has one for 32. For quantised weights it is GEMM_INT8.
  *
- * And without a typed x, for CPUs that multiply bf16 no faster than f32:
+ * Their bits are the same at every level, portable included, but for GEMM_BF16 with AMX, which
+ * adds in another order (core/kern/kern.h). Without a typed x, for CPUs that multiply bf16 no
+ * faster than f32:
  *
  *   GEMM_BF16_WEIGHTS  weights of 32 bits and more are rounded to bf16; then as GEMM_EXACT
- *
- * Their bits are the same at every level, portable included, but for GEMM_BF16 with AMX, which
- * adds in another order (core/kern/kern.h).
  *
  * At the portable level the product is OpenBLAS's (this folder is the only one
  * that includes cblas.h; BLAS runs single-threaded, the pool owns the cores). Decompositions

@@ -33,11 +33,13 @@ void gemm__blas_pack(struct gemm_weight *w, const struct tensor *t, size_t panel
     const size_t row_bytes = w->n_bytes / w->n_out, row = panel * KERN_PANEL;
     const size_t n_rows = w->n_out - row < KERN_PANEL ? w->n_out - row : KERN_PANEL;
 
-    for (size_t j = row; w->type != t->type && j < row + n_rows; j++)
-        gemm__round_row(t, j, (uint16_t *)w->bytes + j * w->n_in, 1);
-    if (w->type == t->type)
+    if (w->type == t->type) {
         memcpy((char *)w->bytes + row * row_bytes, (const char *)t->data + row * row_bytes,
                n_rows * row_bytes);
+        return;
+    }
+    for (size_t j = row; j < row + n_rows; j++)
+        gemm__round_row(t, j, (uint16_t *)w->bytes + j * w->n_in, 1);
 }
 
 static struct tensor as_tensor(const struct gemm_weight *w)

@@ -27,7 +27,7 @@ struct gemm_weight {
     enum { GEMM__OWN, GEMM__ROOM, GEMM__BORROWED } memory;
 
     enum tensor_type type; /* of the values in `bytes`: the tensor's, or what they are rounded to */
-    bool is_blas;          /* bytes = the tensor's rows; else n_panels panels */
+    bool is_blas;          /* bytes = rows of values; else n_panels panels */
 
     enum gemm_precision precision;
     struct kern_panel panel;
