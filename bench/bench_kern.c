@@ -166,13 +166,16 @@ static struct tensor weight(enum tensor_type type, size_t n_out, size_t n_in)
 static void *typed_x(const struct kern_table *k, const struct gemm_weight *w, const float *x,
                      size_t n_rows)
 {
-    const size_t n_in = gemm_n_in(w), row_bytes = gemm_x_bytes(gemm_precision(w), n_in);
+    const size_t n_in = gemm_n_in(w), row_bytes = gemm_x_bytes(k, gemm_precision(w), n_in);
     char *rows = core_alloc_aligned(n_rows * row_bytes + 1);
 
     if (!rows)
         abort();
-    for (size_t i = 0; i < n_rows && row_bytes; i++)
+    for (size_t i = 0; i < n_rows && row_bytes; i++) {
         gemm_make_x(k, gemm_precision(w), n_in, x + i * n_in, rows + i * row_bytes);
+        if (gemm_reads_pairs(w))
+            gemm_make_pairs(k, n_in, rows + i * row_bytes);
+    }
     return rows;
 }
 
@@ -346,7 +349,7 @@ static void bench_factor(const struct kern_table *k, enum gemm_precision p,
     float *values = samples((rank > 128 ? rank : 128) * width);
     const struct gemm_factor stored = {GEMM_FACTOR_ROWS, TENSOR_F32, rank, width, values};
     struct low_rank l = {.k = k, .f = stored, .n_out = width};
-    const size_t row_bytes = gemm_x_bytes(p, width);
+    const size_t row_bytes = gemm_x_bytes(k, p, width);
 
     l.f.form = form;
     l.n_bytes = (gemm_factor_bytes(&l.f) + 63) / 64 * 64;
@@ -478,9 +481,9 @@ static bool wanted(int argc, char **argv, const char *what)
 
 int main(int argc, char **argv)
 {
-    static const char *const levels[] = {"amx",     "avx512bf16", "avx512vnni", "avx512",
-                                         "avxvnni", "avx2",       "neon-bf16",  "neon-dotprod",
-                                         "neon",    "portable"};
+    static const char *const levels[] = {"amx",          "avx512bf16", "avx512vnni", "avx512",
+                                         "avxvnni",      "avx2float",  "avx2",       "neon-bf16",
+                                         "neon-dotprod", "neon",       "portable"};
     int only_level = -1, only_type = -1;
     const char *only_shape = NULL;
 

@@ -23,11 +23,11 @@ enum { N_CHAINS = 12, N_TURNS = 1000000, N_RUNS = 8, THREADS_MAX = 256 };
 
 /* s += dot products of four values of 16 bits, two at a time: what 8 bits take without an
  * instruction for all of it, if they are widened beforehand. (As bytes it is a sign moved from one
- * factor to the other, two sums of pairs and an addition, of which fewer pass.) s is register i. */
-#define WORDS(i)                             \
-    "vpmaddwd %%ymm12, %%ymm13, %%ymm14\n\t" \
-    "vpaddd %%ymm14, %%ymm" #i ", %%ymm" #i "\n\t"
-#define WORDS_DOT(op, r, i) WORDS(i) WORDS(i)
+ * factor to the other, two sums of pairs and an addition, of which fewer pass.) s is register i, op
+ * what adds: integers, or their bits as subnormal floats (core/kern/kern_avx2pairs.c). */
+#define WORDS(op, i) \
+    "vpmaddwd %%ymm12, %%ymm13, %%ymm14\n\t" op " %%ymm14, %%ymm" #i ", %%ymm" #i "\n\t"
+#define WORDS_DOT(op, r, i) WORDS(op, i) WORDS(op, i)
 
 /* N_CHAINS independent chains of one instruction, or of that, as many as a tile has; r is the kind
  * of register. */
@@ -87,7 +87,7 @@ struct peak {
         unsigned needs; /* a level of kern.h */
         void (*run)(void);
         unsigned n_ops; /* of one turn */
-    } way[4];           /* the best first; the last has no function */
+    } way[5];           /* the best first; the last has no function */
 };
 
 #if defined(__x86_64__)
@@ -95,13 +95,16 @@ CHAINS(f32_avx2, LINK, "vfmadd231ps", "ymm")
 CHAINS(f32_avx512, LINK, "vfmadd231ps", "zmm")
 CHAINS(bf16_avx512, LINK, "vdpbf16ps", "zmm")
 CHAINS(int8_avx512, LINK, "vpdpbusd", "zmm")
-CHAINS(int8_avx2, WORDS_DOT, "", "ymm")
+CHAINS(int8_avx2, WORDS_DOT, "vpaddd", "ymm")
+CHAINS(int8_avx2float, WORDS_DOT, "vaddps", "ymm")
 CHAINS(int8_avxvnni, LINK, "%{vex%} vpdpbusd", "ymm")
 GROUPS(groups_avx512, LINK, "vpdpbusd", "zmm", ADD)
-GROUPS(groups_avx2, WORDS_DOT, "", "ymm", ADD)
+GROUPS(groups_avx2, WORDS_DOT, "vpaddd", "ymm", ADD)
+GROUPS(groups_avx2float, WORDS_DOT, "vaddps", "ymm", ADD)
 GROUPS(groups_avxvnni, LINK, "%{vex%} vpdpbusd", "ymm", ADD)
 GROUPS(long_avx512, LINK, "vpdpbusd", "zmm", ADD_LONG)
-GROUPS(long_avx2, WORDS_DOT, "", "ymm", ADD_LONG)
+GROUPS(long_avx2, WORDS_DOT, "vpaddd", "ymm", ADD_LONG)
+GROUPS(long_avx2float, WORDS_DOT, "vaddps", "ymm", ADD_LONG)
 GROUPS(long_avxvnni, LINK, "%{vex%} vpdpbusd", "ymm", ADD_LONG)
 
 static const struct peak peaks[] = {
@@ -110,14 +113,17 @@ static const struct peak peaks[] = {
     {"int8",
      {{KERN_VNNI, int8_avx512, N_CHAINS * 128},
       {KERN_AVXVNNI, int8_avxvnni, N_CHAINS * 64},
+      {KERN_AVX2_FLOAT, int8_avx2float, N_CHAINS * 64},
       {KERN_AVX2, int8_avx2, N_CHAINS * 64}}},
     {"int8_groups",
      {{KERN_VNNI, groups_avx512, N_SUMS * 128},
       {KERN_AVXVNNI, groups_avxvnni, N_SUMS * 64},
+      {KERN_AVX2_FLOAT, groups_avx2float, N_SUMS * 64},
       {KERN_AVX2, groups_avx2, N_SUMS * 64}}},
     {"int8_long",
      {{KERN_VNNI, long_avx512, N_SUMS * 128},
       {KERN_AVXVNNI, long_avxvnni, N_SUMS * 64},
+      {KERN_AVX2_FLOAT, long_avx2float, N_SUMS * 64},
       {KERN_AVX2, long_avx2, N_SUMS * 64}}},
 };
 #else
@@ -208,7 +214,7 @@ static double measure_peak(struct crew *c, const struct peak *p)
 {
     const unsigned levels = kern_cpu_levels();
 
-    for (int w = 0; w < 4 && p->way[w].run; w++) {
+    for (int w = 0; p->way[w].run; w++) {
         if ((levels & p->way[w].needs) != p->way[w].needs)
             continue;
         c->run = p->way[w].run;

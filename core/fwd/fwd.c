@@ -80,8 +80,8 @@ static int alloc_rows(struct fwd *f, struct core_err *err)
 /* Rows of typed x, as large as any precision wants them. */
 static int alloc_typed(struct fwd *f, struct core_err *err)
 {
-    const size_t bf16 = gemm_x_bytes(GEMM_BF16, f->widest);
-    const size_t int8 = gemm_x_bytes(GEMM_INT8, f->widest);
+    const size_t bf16 = gemm_x_bytes(f->k, GEMM_BF16, f->widest);
+    const size_t int8 = gemm_x_bytes(f->k, GEMM_INT8, f->widest);
     const size_t row = bf16 > int8 ? bf16 : int8;
 
     for (unsigned i = 0; i < FWD_GROUP_MAX && gemm_is_typed(f->m->precision); i++) {

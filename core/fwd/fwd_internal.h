@@ -97,6 +97,7 @@ struct fwd_plan {
     size_t n_chunks; /* row chunks of all down products */
     bool has_scaled_input[FWD_GROUP_MAX], changes_before_bias[FWD_GROUP_MAX];
     enum gemm_precision precision[FWD_GROUP_MAX]; /* of typed x: all weights of a linear want one */
+    bool reads_pairs[FWD_GROUP_MAX];              /* a weight of the linear does */
     bool is_gating;                               /* gates of a prompt come with this group */
 };
 

@@ -197,6 +197,7 @@ static void close_run(struct fwd_plan *p, struct fwd_run *r)
     r->n_tiles = n_before + (gemm_n_out(r->w) + r->cols - 1) / r->cols * r->n_row_tiles;
     if (gemm_precision(r->w) != GEMM_EXACT)
         p->precision[r->lin] = gemm_precision(r->w);
+    p->reads_pairs[r->lin] |= gemm_reads_pairs(r->w);
 }
 
 /* Cuts the rows of one linear into runs of one weight. */

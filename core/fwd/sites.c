@@ -50,6 +50,19 @@ static void scale_input(struct fwd_walk *w, const struct group *g, unsigned i, f
     }
 }
 
+/* One row, for all linears from i on that read it. */
+static void type_row(const struct group *g, unsigned i, const float *x, void *out)
+{
+    const size_t n_in = g->site[i]->n_in;
+    bool reads_pairs = false;
+
+    for (unsigned j = i; j < g->n; j++)
+        reads_pairs |= g->x[j] == g->x[i] && g->plan->reads_pairs[j];
+    gemm_make_x(g->f->k, g->plan->precision[i], n_in, x, out);
+    if (reads_pairs)
+        gemm_make_pairs(g->f->k, n_in, out);
+}
+
 /* Makes typed x for each linear that needs it, once for those with the same input. A few
  * rows each worker makes for itself; of more, each makes its own rows for all. Returns
  * true if others' rows are needed. */
@@ -65,7 +78,7 @@ static bool type_inputs(struct fwd_walk *w, struct group *g)
     for (unsigned i = 0; i < g->n; i++) {
         const size_t n_in = g->site[i]->n_in;
         const enum gemm_precision p = g->plan->precision[i];
-        const size_t row_bytes = gemm_x_bytes(p, n_in);
+        const size_t row_bytes = gemm_x_bytes(f->k, p, n_in);
         char *to = is_own ? g->me->xt[i] : f->xt[i];
         unsigned same = 0;
 
@@ -75,7 +88,7 @@ static bool type_inputs(struct fwd_walk *w, struct group *g)
             same++;
         g->xt[i] = same < i ? g->xt[same] : to;
         for (uint32_t r = r0; same == i && r < r1; r++)
-            gemm_make_x(f->k, p, n_in, g->x[i] + r * n_in, to + r * row_bytes);
+            type_row(g, i, g->x[i] + r * n_in, to + r * row_bytes);
         is_shared |= !is_own;
     }
     return is_shared;
@@ -370,7 +383,7 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
 {
     const struct model_site *site = g->site[t->i];
     const struct fwd_linear *lin = &g->lin[t->i];
-    const size_t row_bytes = gemm_x_bytes(gemm_precision(w), site->n_in);
+    const size_t row_bytes = gemm_x_bytes(g->f->k, gemm_precision(w), site->n_in);
     const char *typed = g->xt[t->i];
     const bool has_bias = site->bias && begins_with_bias(g, t);
     const struct gemm_args a = {.x = g->x[t->i] + t->r0 * site->n_in,

@@ -201,7 +201,7 @@ void gemm_down(const struct kern_table *k, const struct gemm_factor *down, size_
                const void *typed_x, float *t)
 {
     const size_t n_k = gemm__whole_blocks(down->n_cols),
-                 ldx = is_int8(down->form) ? n_k / KERN_INT8_BLOCK : n_k;
+                 ldx = is_int8(down->form) ? gemm__x_stride(k, GEMM_INT8, n_k) : n_k;
     struct kern_factor f = {.n_rows = n,
                             .n_k = n_k,
                             .n_cols = down->n_rows,

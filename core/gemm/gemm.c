@@ -108,11 +108,13 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
               : w->precision == GEMM_BF16 ? k->gemm_bf16
                                           : k->gemm;
     w->widen = k->widen;
+    w->x_stride = gemm__x_stride(k, w->precision, w->n_in);
     fits = k->level || w->precision != GEMM_EXACT ? gemm__panel_sizes(w) : gemm__blas_sizes(w);
     if (!fits) {
         core_free(w);
         return core_err_nomem(err, t->name);
     }
+    w->reads_pairs = k->int8_pairs && gemm__is_int8(w->precision) && !kern_is_packed(w->panel.type);
     w->narrow_max = tensor_type_is_quantised(t->type) ? k->quant_max : k->narrow_max;
     *out = w;
     return 0;
@@ -225,17 +227,37 @@ enum gemm_precision gemm_precision(const struct gemm_weight *w)
     return w->precision;
 }
 
-/* Elements of a row of typed x: bf16 values, or blocks. */
-static size_t x_stride(enum gemm_precision p, size_t n_in)
+bool gemm_reads_pairs(const struct gemm_weight *w)
 {
-    return gemm__whole_blocks(n_in) / (gemm__is_int8(p) ? KERN_INT8_BLOCK : 1);
+    return w->reads_pairs;
 }
 
-size_t gemm_x_bytes(enum gemm_precision p, size_t n_in)
+size_t gemm__x_stride(const struct kern_table *k, enum gemm_precision p, size_t n_in)
 {
-    if (p == GEMM_EXACT)
-        return 0;
-    return x_stride(p, n_in) * (gemm__is_int8(p) ? sizeof(struct kern_int8) : sizeof(uint16_t));
+    const size_t n = gemm__whole_blocks(n_in), n_blocks = n / KERN_INT8_BLOCK,
+                 block = sizeof(struct kern_int8);
+
+    if (!gemm__is_int8(p))
+        return n;
+    if (!k->int8_pairs)
+        return n_blocks;
+    return n_blocks + (n_blocks * sizeof(struct kern_int8_pairs) + block - 1) / block;
+}
+
+static size_t element_bytes(enum gemm_precision p)
+{
+    return gemm__is_int8(p) ? sizeof(struct kern_int8) : sizeof(uint16_t);
+}
+
+size_t gemm_x_bytes(const struct kern_table *k, enum gemm_precision p, size_t n_in)
+{
+    return p == GEMM_EXACT ? 0 : gemm__x_stride(k, p, n_in) * element_bytes(p);
+}
+
+/* Where a row's pairs stand, behind its blocks. */
+static struct kern_int8_pairs *pairs_behind(const struct kern_int8 *row, size_t n_k)
+{
+    return (struct kern_int8_pairs *)(uintptr_t)(row + n_k / KERN_INT8_BLOCK);
 }
 
 /* A piece at a time, which stays in the first cache. */
@@ -275,7 +297,15 @@ void gemm_make_x(const struct kern_table *k, enum gemm_precision p, size_t n_in,
     if (n == n_in)
         return;
     memcpy(last, x + n, (n_in - n) * sizeof(*x));
-    make_x(k, p, KERN_INT8_BLOCK, last, (char *)out + gemm_x_bytes(p, n));
+    make_x(k, p, KERN_INT8_BLOCK, last,
+           (char *)out + n / (gemm__is_int8(p) ? KERN_INT8_BLOCK : 1) * element_bytes(p));
+}
+
+void gemm_make_pairs(const struct kern_table *k, size_t n_in, void *row)
+{
+    const size_t n_k = gemm__whole_blocks(n_in);
+
+    k->int8_pairs(n_k / KERN_INT8_BLOCK, row, pairs_behind(row, n_k));
 }
 
 size_t gemm_scratch_bytes(void)
@@ -289,15 +319,21 @@ size_t gemm_scratch_bytes(void)
 static void set_x(const struct gemm_weight *w, const struct gemm_args *a, size_t row0, size_t k,
                   struct kern_gemm *g)
 {
-    const size_t stride = x_stride(w->precision, w->n_in);
+    const size_t stride = w->x_stride;
 
     g->ldx = w->precision == GEMM_EXACT ? a->ldx : stride;
-    if (w->precision == GEMM_EXACT)
+    if (w->precision == GEMM_EXACT) {
         g->x = a->x + row0 * a->ldx + k;
-    else if (w->precision == GEMM_BF16)
+    } else if (w->precision == GEMM_BF16) {
         g->x_bf16 = (const uint16_t *)a->typed_x + row0 * stride + k;
-    else
-        g->x_int8 = (const struct kern_int8 *)a->typed_x + row0 * stride + k / KERN_INT8_BLOCK;
+    } else {
+        const struct kern_int8 *row = (const struct kern_int8 *)a->typed_x + row0 * stride;
+        const size_t block = k / KERN_INT8_BLOCK;
+
+        g->x_int8 = row + block;
+        g->x_pairs = w->reads_pairs ? pairs_behind(row, w->n_k) + block : NULL;
+        g->pairs_step = stride * sizeof(*row);
+    }
 }
 
 /* Rows of `a` from row0 on times one panel, over all of k. */
@@ -346,12 +382,23 @@ size_t gemm_rows_alike(size_t n_rows, size_t most)
     return (each + ROWS_UNIT - 1) / ROWS_UNIT * ROWS_UNIT;
 }
 
+/* What a product reads of a row of x. */
+static size_t bytes_read(const struct gemm_weight *w)
+{
+    const size_t n_blocks = w->n_k / KERN_INT8_BLOCK;
+
+    if (w->precision == GEMM_EXACT)
+        return w->n_in * sizeof(float);
+    if (w->precision == GEMM_BF16)
+        return w->n_k * sizeof(uint16_t);
+    return n_blocks * (w->reads_pairs ? sizeof(struct kern_int8_pairs) : sizeof(struct kern_int8));
+}
+
 /* Rows of x that stay in the cache together. */
 static size_t cached_rows(const struct gemm_weight *w)
 {
-    const size_t x_bytes =
-        w->precision == GEMM_EXACT ? w->n_in * sizeof(float) : gemm_x_bytes(w->precision, w->n_in);
-    const size_t n = x_bytes ? X_BLOCK_BYTES / x_bytes / ROWS_UNIT * ROWS_UNIT : ROWS_MIN;
+    const size_t n_bytes = bytes_read(w);
+    const size_t n = n_bytes ? X_BLOCK_BYTES / n_bytes / ROWS_UNIT * ROWS_UNIT : ROWS_MIN;
 
     return n > ROWS_MIN ? n : ROWS_MIN;
 }

@@ -33,12 +33,17 @@ struct gemm_weight {
     struct kern_panel panel;
     size_t panel_bytes; /* of one panel over the whole of n_in */
     size_t narrow_max;
+    size_t x_stride; /* of typed x: gemm__x_stride() */
+    bool reads_pairs;
     void (*gemm)(const struct kern_gemm *g);
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);
 };
 
 /* Values of a row of typed x. */
 size_t gemm__whole_blocks(size_t n_in);
+/* From row to row of typed x, in bf16 values or blocks. Behind a row's blocks stand its pairs, if
+ * the level has them. */
+size_t gemm__x_stride(const struct kern_table *k, enum gemm_precision p, size_t n_in);
 /* The blocks of k in which a product of n_k values is computed; the last one may be shorter. */
 size_t gemm__k_block(enum gemm_precision p, size_t n_k);
 static inline bool gemm__is_int8(enum gemm_precision p)

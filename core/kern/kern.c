@@ -1,9 +1,10 @@
 /* core/kern/kern.c - chooses the kernels; all dispatch of the project is here.
  *
- * Levels are recognised by feature bits, never by model number, and can only be
- * lowered. Read next: kern_portable.c (the definitions), README.md. */
+ * Levels are recognised by feature bits, one by how long its products take, none by model number,
+ * and can only be lowered. Read next: kern_portable.c (the definitions), README.md. */
 #include "core/kern/kern.h"
 
+#include <stdatomic.h>
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -35,6 +36,18 @@ static bool has_amx(void)
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & all) == all &&
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
+
+/* Measured once, for all who ask. */
+static bool adds_floats_beside(void)
+{
+    enum { NOT_YET, NO, YES };
+    static atomic_int known = NOT_YET;
+    int none = NOT_YET;
+
+    if (atomic_load(&known) == NOT_YET)
+        atomic_compare_exchange_strong(&known, &none, kern__adds_floats_beside() ? YES : NO);
+    return atomic_load(&known) == YES;
+}
 #endif
 
 /* A level of another machine has its name here, and no functions. */
@@ -57,6 +70,7 @@ static const struct level {
 } all_levels[] = {
     {"portable", 0, 0, kern__fill_portable},
     {"avx2", KERN_AVX2, 0, ON_X86(kern__fill_avx2)},
+    {"avx2float", KERN_AVX2_FLOAT, KERN_AVX2, ON_X86(kern__fill_avx2float)},
     {"avxvnni", KERN_AVXVNNI, KERN_AVX2, ON_X86(kern__fill_avxvnni)},
     {"avx512", KERN_AVX512, KERN_AVX2, ON_X86(kern__fill_avx512)},
     {"avx512vnni", KERN_VNNI, KERN_AVX2 | KERN_AVX512, ON_X86(kern__fill_avx512vnni)},
@@ -77,6 +91,8 @@ unsigned kern_cpu_levels(void)
      * before AVX2 in every processor that has both, and shares its OS support. */
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         levels |= KERN_AVX2;
+    if (levels && adds_floats_beside())
+        levels |= KERN_AVX2_FLOAT;
     if (levels && has_avxvnni())
         levels |= KERN_AVXVNNI;
     if (levels && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -25,8 +25,9 @@
 
 /* Sets of instructions. AVX512 means F, BW, DQ, VL and implies AVX2; VNNI (8-bit dot
  * products over AVX-512) implies AVX512, BF16 (16-bit ones) implies VNNI. AVXVNNI is
- * the 8-bit dot product over AVX2 and stands beside them. AMX, products of tiles of bf16 and of
- * 8 bits, implies all of AVX-512's. NEON is what every aarch64 has;
+ * the 8-bit dot product over AVX2 and stands beside them. AVX2_FLOAT is no set: with it the
+ * processor adds floats beside products of integers, and integers in their place. AMX, products of
+ * tiles of bf16 and of 8 bits, implies all of AVX-512's. NEON is what every aarch64 has;
  * NEON_DOTPROD (8-bit dot products) implies it, NEON_BF16 (16-bit multiply-adds) both. */
 enum kern_level {
     KERN_AVX2 = 1 << 0,
@@ -37,7 +38,8 @@ enum kern_level {
     KERN_NEON = 1 << 5,
     KERN_NEON_DOTPROD = 1 << 6,
     KERN_NEON_BF16 = 1 << 7,
-    KERN_AMX = 1 << 8
+    KERN_AMX = 1 << 8,
+    KERN_AVX2_FLOAT = 1 << 9
 };
 
 /* Whether an instruction of these levels multiplies bf16 faster than f32. */
@@ -137,6 +139,16 @@ struct kern_int8 {
     int8_t q[KERN_INT8_BLOCK];
 };
 
+/* The same block as pairs of 16 bits, for levels that multiply these, each q + 128: of bytes 4 i to
+ * 4 i + 3 of q the first and the third, and the second and the fourth. gemm_int8's sums of a block
+ * begin with so much there, less 128 times the sum of its bytes of w. */
+enum { KERN_PAIRS_BEGIN = 128 * 255 * KERN_INT8_BLOCK };
+struct kern_int8_pairs {
+    uint32_t first[KERN_INT8_BLOCK / 4], second[KERN_INT8_BLOCK / 4];
+    float scale;    /* the block's */
+    int32_t offset; /* the block's, less KERN_PAIRS_BEGIN */
+};
+
 /* Arguments of the gemm entry: one panel (or a part of it in k) times rows. */
 struct kern_gemm {
     size_t n_rows, n_k; /* n_k in whole groups */
@@ -146,6 +158,10 @@ struct kern_gemm {
     /* Typed x, in place of x: ldx then counts bf16 values or blocks. */
     const uint16_t *x_bf16;
     const struct kern_int8 *x_int8;
+    /* Where the table has int8_pairs(), what it makes of x_int8, pairs_step bytes from row to row.
+     * NULL: the same bits, later. */
+    const struct kern_int8_pairs *x_pairs;
+    size_t pairs_step;
     struct kern_panel panel;
     const void *w; /* 64-byte aligned, as struct kern_panel says */
     /* In place of w, of gemm_bf16 only: the panel in parts of KERN_PART values of k, the last one
@@ -278,6 +294,8 @@ struct kern_table {
     void (*to_f16)(size_t n, const float *x, uint16_t *out);
     void (*to_bf16)(size_t n, const float *x, uint16_t *out);
     void (*to_int8)(size_t n, const float *x, struct kern_int8 *out);
+    /* NULL where gemm_int8 reads blocks alone. */
+    void (*int8_pairs)(size_t n_blocks, const struct kern_int8 *x, struct kern_int8_pairs *out);
     /* y = H x of each 32 values, n a multiple of it, H[i][j] = (-1)^(bits of i & j): Sylvester's
      * Hadamard matrix, H H = 32 I. In five stages, for h = 1, 2, 4, 8, 16 each pair (v[j], v[j +
      * h]) becomes (v[j] + v[j + h], v[j] - v[j + h]). y may be x. */
@@ -330,7 +348,7 @@ unsigned kern_cpu_levels(void);
 /* Fills *t: portable first, then each level in `levels` (masked by what the CPU
  * can). Never fails, holds nothing. */
 void kern_table_init(struct kern_table *t, unsigned levels);
-/* "portable", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx", "neon",
+/* "portable", "avx2", "avx2float", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx", "neon",
  * "neon-dotprod", "neon-bf16", whatever this machine is -> mask with all that the name
  * implies; -1 if unknown. */
 int kern_level_parse(const char *name);

@@ -1,9 +1,8 @@
 /* core/kern/kern_avx2int8.c - 8-bit products of the AVX2 level, which has no instruction for them.
  *
- * Few rows are multiplied by a panel as it is. From some on a piece of the panel is widened once
- * for all of them: packed values to bytes, and bytes to 16 bits, of which one instruction
- * multiplies pairs and adds them in 32 bits, so that no sign has to be moved from one factor to the
- * other. */
+ * Few rows are multiplied by a panel as it is. From some on a piece of a panel of packed values
+ * becomes bytes once for all of them; bytes are multiplied as pairs of 16 bits
+ * (kern_avx2pairs.c). */
 #include "core/kern/kern_internal.h"
 
 #if defined(__x86_64__)
@@ -128,29 +127,22 @@ static inline void four_blocks(const float *x, const float *scale, const float *
 enum {
     WIDE_ROWS = 4, /* a tile */
     WIDE_VECS = 2,
-    WIDE_K = 288,  /* values of k at a time: 18 KiB of 16 bits */
+    WIDE_K = 288,  /* values of k at a time: 9 KiB of bytes */
     WIDE_MOST = 64 /* rows whose sums wait for the next values of k */
 };
 
 /* A product, a piece of k at a time. Packed values become bytes, four to a word, in the order of
- * those of x; bytes become pairs of 16 bits: of each four the first and the third, then the second
- * and the fourth. Scales and minima become f32. */
+ * those of x, scales and minima f32. */
 struct wide {
     const struct kern_gemm *g;
     size_t k, n_k;       /* the piece */
     struct records next; /* of the panel behind it */
     const char *ahead;   /* what is asked for next, ahead_step bytes for each block of a tile */
     size_t ahead_step;
-    _Alignas(64) uint32_t w[WIDE_K / 2][KERN_PANEL];
+    _Alignas(64) uint32_t w[WIDE_K / 4][KERN_PANEL];
     float scale[WIDE_K / 16][KERN_PANEL], min[WIDE_K / 16][KERN_PANEL]; /* of each group */
-    uint32_t x[WIDE_ROWS][2][WIDE_K / 4]; /* of a tile's rows: first pairs, and second ones */
     _Alignas(64) float sum[WIDE_MOST][KERN_PANEL];
 };
-
-static inline vi pairs_of(vi bytes, bool is_second)
-{
-    return _mm256_srai_epi16(is_second ? bytes : _mm256_slli_epi16(bytes, 8), 8);
-}
 
 static inline void words_store(uint32_t *p, vi a)
 {
@@ -169,16 +161,8 @@ INLINE void wide_eight(enum kern_panel_type type, size_t e, struct records *rec,
     for (unsigned half = 0; half < 2; half++) {
         half_bytes(type, N_VECS, half, &eight, rec, w);
         UNROLL
-        for (unsigned c = 0; c < N_VECS; c++) {
-            const vi v = _mm256_xor_si256(w[c], _mm256_set1_epi8(-128));
-
-            if (kern_is_packed(type)) {
-                words_store(to[half] + c * VN, w[c]);
-            } else {
-                words_store(to[2 * half] + c * VN, pairs_of(v, false));
-                words_store(to[2 * half + 1] + c * VN, pairs_of(v, true));
-            }
-        }
+        for (unsigned c = 0; c < N_VECS; c++)
+            words_store(to[half] + c * VN, w[c]);
     }
 }
 
@@ -187,11 +171,11 @@ INLINE void wide_w(struct wide *a, enum int8_form f)
 {
     const struct kern_panel *p = &a->g->panel;
     const enum kern_panel_type type = form_type(f);
-    const size_t group = form_group(f, p), row_k = kern_is_packed(type) ? 4 : 2;
+    const size_t group = form_group(f, p);
     struct records rec = a->next;
 
     for (size_t i = 0; i < a->n_k; i += 8) {
-        if (f != INT8_LONG && i % group == 0) {
+        if (i % group == 0) {
             record_begin(p, type, N_VECS, a->k + i, &rec);
             UNROLL
             for (unsigned c = 0; c < N_VECS; c++) {
@@ -200,22 +184,9 @@ INLINE void wide_w(struct wide *a, enum int8_form f)
                     v_store(a->min[i / group] + c * VN, rec.min[c]);
             }
         }
-        wide_eight(type, i % group / 8, &rec, a->w + i / row_k);
+        wide_eight(type, i % group / 8, &rec, a->w + i / 4);
     }
     a->next = rec;
-}
-
-/* The piece of one row, as pairs. */
-INLINE void wide_x(struct wide *a, size_t row, unsigned r)
-{
-    const struct kern_int8 *x = a->g->x_int8 + row * a->g->ldx + a->k / KERN_INT8_BLOCK;
-
-    for (size_t i = 0; i < a->n_k; i += KERN_INT8_BLOCK, x++) {
-        const vi q = v_load_words((const uint32_t *)(const void *)x->q);
-
-        words_store(a->x[r][0] + i / 4, pairs_of(q, false));
-        words_store(a->x[r][1] + i / 4, pairs_of(q, true));
-    }
 }
 
 /* sum = product, or sum += product, `is_first` a constant. */
@@ -226,28 +197,6 @@ INLINE void wide_x(struct wide *a, size_t row, unsigned r)
         else                                     \
             ADD_TO(op, sum, product);            \
     } while (0)
-
-/* d = the products of n pairs, from value i of the piece on. */
-INLINE void wide_pairs(const struct wide *a, unsigned n_rows, size_t vec, size_t i, size_t n,
-                       vi d[][N_VECS])
-{
-    UNROLL
-    for (size_t j = 0; j < n; j++) {
-        vi w[WIDE_VECS];
-
-        UNROLL
-        for (unsigned c = 0; c < WIDE_VECS; c++)
-            w[c] = v_load_words(a->w[i / 2 + j] + (vec + c) * VN);
-        UNROLL
-        for (unsigned r = 0; r < n_rows; r++) {
-            const vi x = v_repeat(a->x[r][j % 2] + i / 4 + j / 2);
-
-            UNROLL
-            for (unsigned c = 0; c < WIDE_VECS; c++)
-                BEGIN_OR_ADD("vpaddd", j == 0, d[r][c], _mm256_madd_epi16(w[c], x));
-        }
-    }
-}
 
 /* d = the products of n fours of bytes, from value i of the piece on; `x` is where those of the
  * first row begin. n_short of them make a sum of 16 bits. */
@@ -297,10 +246,7 @@ INLINE void wide_group(const struct wide *a, enum int8_form f, unsigned n_rows, 
     const float *scale = a->scale[i / group] + vec * VN, *min = a->min[i / group] + vec * VN;
     vi d[WIDE_ROWS][N_VECS];
 
-    if (kern_is_packed(type))
-        wide_fours(a, n_rows, vec, i, group / 4, 2 * dots_eights(type), x, d);
-    else
-        wide_pairs(a, n_rows, vec, i, group / 2, d);
+    wide_fours(a, n_rows, vec, i, group / 4, 2 * dots_eights(type), x, d);
     UNROLL
     for (unsigned r = 0; r < n_rows; r++) {
         const struct kern_int8 *b = x + r * ldx;
@@ -309,28 +255,12 @@ INLINE void wide_group(const struct wide *a, enum int8_form f, unsigned n_rows, 
 
         UNROLL
         for (unsigned c = 0; c < WIDE_VECS; c++) {
-            const vf sw = f == INT8_LONG ? sx : v_mul(v_load(scale + c * VN), sx);
-
-            s[r][c] = v_fma(v_from_int(_mm256_add_epi32(d[r][c], offset)), sw, s[r][c]);
+            s[r][c] = v_fma(v_from_int(_mm256_add_epi32(d[r][c], offset)),
+                            v_mul(v_load(scale + c * VN), sx), s[r][c]);
             if (form_has_min(f, p))
                 s[r][c] = v_fma(v_load(min + c * VN), sum, s[r][c]);
         }
     }
-}
-
-/* Behind the last piece. */
-INLINE void wide_end(const struct wide *a, enum int8_form f, unsigned n_rows, size_t row,
-                     size_t vec, vf s[][N_VECS])
-{
-    UNROLL
-    for (unsigned c = 0; f == INT8_LONG && c < WIDE_VECS; c++) {
-        const vf scale = v_load((const float *)a->g->w + (vec + c) * VN);
-
-        UNROLL
-        for (unsigned r = 0; r < n_rows; r++)
-            s[r][c] = v_mul(s[r][c], scale);
-    }
-    tile_store(a->g, n_rows, WIDE_VECS, row, vec, s);
 }
 
 /* Rows from `row` on; `sum` are theirs. */
@@ -354,7 +284,7 @@ INLINE void wide_tile(struct wide *a, enum int8_form f, unsigned n_rows, size_t 
             wide_group(a, f, n_rows, row, vec, i + j, s);
     }
     if (a->k + a->n_k == a->g->n_k) {
-        wide_end(a, f, n_rows, row, vec, s);
+        tile_store(a->g, n_rows, WIDE_VECS, row, vec, s);
         return;
     }
     UNROLL
@@ -368,11 +298,7 @@ INLINE void wide_tile(struct wide *a, enum int8_form f, unsigned n_rows, size_t 
 INLINE void wide_rows(struct wide *a, enum int8_form f, unsigned n_rows, size_t row,
                       float (*sum)[KERN_PANEL])
 {
-    if (n_rows > WIDE_ROWS)
-        return;
-    for (unsigned r = 0; r < n_rows && !kern_is_packed(form_type(f)); r++)
-        wide_x(a, row + r, r);
-    for (size_t vec = 0; vec < N_VECS; vec += WIDE_VECS)
+    for (size_t vec = 0; n_rows <= WIDE_ROWS && vec < N_VECS; vec += WIDE_VECS)
         wide_tile(a, f, n_rows, row, vec, sum);
 }
 
@@ -381,8 +307,7 @@ INLINE void wide_block(struct wide *a, enum int8_form f, size_t first, size_t n_
 {
     const size_t n_tiles = (n_rows + WIDE_ROWS - 1) / WIDE_ROWS, n_k = a->g->n_k;
 
-    records_begin(&a->g->panel, 0, (const float *)a->g->w + (f == INT8_LONG ? KERN_PANEL : 0),
-                  &a->next);
+    records_begin(&a->g->panel, 0, a->g->w, &a->next);
     for (a->k = 0; a->k < n_k; a->k += a->n_k) {
         a->n_k = n_k - a->k < WIDE_K ? n_k - a->k : WIDE_K;
         wide_w(a, f);
@@ -420,7 +345,7 @@ INLINE void gemm_form(const struct kern_gemm *g, enum int8_form f, size_t n_min)
     }
 }
 
-enum { MIN_BYTES = 12, MIN_LONGER = 4, MIN_Q4 = 6 };
+enum { MIN_LONGER = 4, MIN_Q4 = 6 };
 
 #define ONE_FORM(name, f, n_min)                                                 \
     static __attribute__((noinline)) void gemm_##name(const struct kern_gemm *g) \
@@ -428,29 +353,43 @@ enum { MIN_BYTES = 12, MIN_LONGER = 4, MIN_Q4 = 6 };
         gemm_form(g, f, n_min);                                                  \
     }
 
-ONE_FORM(q8, INT8_Q8, MIN_BYTES)
-ONE_FORM(long, INT8_LONG, MIN_BYTES)
 ONE_FORM(q6, INT8_Q6, MIN_LONGER)
 ONE_FORM(q5, INT8_Q5, MIN_LONGER)
 ONE_FORM(q5_min, INT8_Q5_MIN, MIN_LONGER)
 ONE_FORM(q4, INT8_Q4, MIN_Q4)
 ONE_FORM(q4_min, INT8_Q4_MIN, MIN_Q4)
 
-static void gemm_few_or_many(const struct kern_gemm *g)
+static void few_or_many(const struct kern_gemm *g)
 {
     static void (*const gemm[])(const struct kern_gemm *) = {
-        [INT8_Q8] = gemm_q8,         [INT8_LONG] = gemm_long,     [INT8_Q6] = gemm_q6,
+        [INT8_Q8] = gemm_few,        [INT8_LONG] = gemm_few,      [INT8_Q6] = gemm_q6,
         [INT8_Q5] = gemm_q5,         [INT8_Q5_MIN] = gemm_q5_min, [INT8_Q4] = gemm_q4,
         [INT8_Q4_MIN] = gemm_q4_min, [INT8_ANY] = gemm_few};
 
     gemm[form_of(&g->panel)](g);
 }
 
+static void gemm_ints(const struct kern_gemm *g)
+{
+    (kern__takes_pairs(g) ? kern__pairs_in_ints : few_or_many)(g);
+}
+
+static void gemm_floats(const struct kern_gemm *g)
+{
+    (kern__takes_pairs(g) ? kern__pairs_in_floats : few_or_many)(g);
+}
+
 void kern__fill_avx2int8(struct kern_table *t)
 {
     fill_int8(t);
     t->to_int8 = to_int8_fours;
-    t->gemm_int8 = gemm_few_or_many;
+    t->gemm_int8 = gemm_ints;
     t->down_int8 = down_int8;
+    kern__fill_avx2pairs(t);
+}
+
+void kern__fill_avx2float(struct kern_table *t)
+{
+    t->gemm_int8 = gemm_floats;
 }
 #endif

@@ -9,6 +9,7 @@
 
 void kern__fill_portable(struct kern_table *t);
 void kern__fill_avx2(struct kern_table *t);
+void kern__fill_avx2float(struct kern_table *t);
 void kern__fill_avxvnni(struct kern_table *t);
 void kern__fill_avx512(struct kern_table *t);
 void kern__fill_avx512vnni(struct kern_table *t);
@@ -21,6 +22,7 @@ void kern__fill_neonbf16(struct kern_table *t);
 /* Parts of a level that are files of their own; the level's function calls them. */
 void kern__fill_avx2gemm(struct kern_table *t);
 void kern__fill_avx2int8(struct kern_table *t);
+void kern__fill_avx2pairs(struct kern_table *t);
 void kern__fill_avx512gemm(struct kern_table *t);
 void kern__fill_avx512int8(struct kern_table *t);
 void kern__fill_avx512vnnidown(struct kern_table *t);
@@ -28,6 +30,13 @@ void kern__fill_avx512bf16down(struct kern_table *t);
 
 /* The avx512vnni level's gemm_int8. */
 void kern__gemm_int8_vnni(const struct kern_gemm *g);
+
+/* gemm_int8 over x_pairs, two rows or more, and panels of bytes: in groups of 32 without minima, or
+ * with one scale. Two ways to the same bits. */
+bool kern__adds_floats_beside(void); /* whether floats are sooner done, by a measurement */
+bool kern__takes_pairs(const struct kern_gemm *g);
+void kern__pairs_in_ints(const struct kern_gemm *g);
+void kern__pairs_in_floats(const struct kern_gemm *g);
 
 /* The portable to_f32: the levels hand it the types they have no loop for. */
 void kern__to_f32_portable(enum tensor_type type, size_t n, const void *src, float *dst);

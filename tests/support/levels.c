@@ -14,8 +14,8 @@ const unsigned levels_set[N_LEVELS] = {0, KERN_NEON};
 static const char *const names[N_TYPED_LEVELS] = {"portable", "neon", "neon-dotprod", "neon-bf16"};
 #else
 const unsigned levels_set[N_LEVELS] = {0, KERN_AVX2, KERN_AVX2 | KERN_AVX512};
-static const char *const names[N_TYPED_LEVELS] = {"portable",   "avx2",       "avx512", "avxvnni",
-                                                  "avx512vnni", "avx512bf16", "amx"};
+static const char *const names[N_TYPED_LEVELS] = {
+    "portable", "avx2", "avx512", "avx2float", "avxvnni", "avx512vnni", "avx512bf16", "amx"};
 #endif
 
 static bool has(unsigned levels)

@@ -10,7 +10,7 @@
 #if defined(__aarch64__)
 enum { N_LEVELS = 2, N_TYPED_LEVELS = 4 };
 #else
-enum { N_LEVELS = 3, N_TYPED_LEVELS = 7 };
+enum { N_LEVELS = 3, N_TYPED_LEVELS = 8 };
 #endif
 
 /* Portable first, then every level of this CPU; returns how many there are. */

@@ -105,7 +105,7 @@ END_TEST
 
 static void *typed_rows(const struct kern_table *k, enum gemm_precision p, const float *x)
 {
-    const size_t row = gemm_x_bytes(p, N_IN);
+    const size_t row = gemm_x_bytes(k, p, N_IN);
     char *out = core_alloc_aligned(N_ROWS * row);
 
     for (size_t i = 0; i < N_ROWS; i++)

@@ -434,11 +434,14 @@ END_TEST
 /* Rows of x as a weight wants them; the caller frees it. */
 static void *typed_new(const struct run *r, const struct gemm_weight *w, const struct kern_table *k)
 {
-    const size_t n_bytes = gemm_x_bytes(gemm_precision(w), r->n_in);
+    const size_t n_bytes = gemm_x_bytes(k, gemm_precision(w), r->n_in);
     char *rows = malloc(n_bytes * r->n_rows + 1);
 
-    for (size_t i = 0; i < r->n_rows && n_bytes; i++)
+    for (size_t i = 0; i < r->n_rows && n_bytes; i++) {
         gemm_make_x(k, gemm_precision(w), r->n_in, r->x + i * r->ldx, rows + i * n_bytes);
+        if (gemm_reads_pairs(w))
+            gemm_make_pairs(k, r->n_in, rows + i * n_bytes);
+    }
     return rows;
 }
 
@@ -595,7 +598,7 @@ START_TEST(typed_products_are_right_and_their_bits_are_those_of_any_batch_and_le
                 r.n_rows = ROWS - row < n ? ROWS - row : n;
                 r.y += row * r.ldy;
                 for (size_t c = 0; c < OUT; c += gemm_panel(w))
-                    run_typed(&r, w, x + row * gemm_x_bytes(gemm_precision(w), n_in), c,
+                    run_typed(&r, w, x + row * gemm_x_bytes(&t[l], gemm_precision(w), n_in), c,
                               OUT - c < gemm_panel(w) ? OUT : c + gemm_panel(w));
             }
             ck_assert_msg(memcmp(all.y, part.y, ROWS * all.ldy * sizeof(float)) == 0,

@@ -9,6 +9,7 @@ START_TEST(levels_have_names_and_imply_the_lower_ones)
     ck_assert_int_eq(kern_level_parse("avx2"), KERN_AVX2);
     ck_assert_int_eq(kern_level_parse("avx512"), KERN_AVX2 | KERN_AVX512);
     ck_assert_int_eq(kern_level_parse("avxvnni"), KERN_AVX2 | KERN_AVXVNNI);
+    ck_assert_int_eq(kern_level_parse("avx2float"), KERN_AVX2 | KERN_AVX2_FLOAT);
     ck_assert_int_eq(kern_level_parse("avx512bf16"),
                      KERN_AVX2 | KERN_AVX512 | KERN_VNNI | KERN_BF16);
     ck_assert_int_eq(kern_level_parse("neon"), KERN_NEON);

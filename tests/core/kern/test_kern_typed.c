@@ -343,10 +343,33 @@ static void product_free(struct product *q)
     guarded_free(&q->bias);
 }
 
+/* x as pairs too, where the level has them: rows without gaps. */
+static struct guarded pairs_new(const struct kern_table *t, const struct kern_gemm *g)
+{
+    const size_t n = g->n_k / KERN_INT8_BLOCK;
+    struct guarded out = guarded_new(g->n_rows * n * sizeof(struct kern_int8_pairs));
+
+    for (size_t i = 0; i < g->n_rows; i++)
+        t->int8_pairs(n, g->x_int8 + i * g->ldx, (struct kern_int8_pairs *)out.p + i * n);
+    return out;
+}
+
 static void run(const struct kern_table *t, struct kern_gemm g, float *y)
 {
+    struct guarded pairs;
+
     g.y = y;
-    is_bf16(&g.panel) ? t->gemm_bf16(&g) : t->gemm_int8(&g);
+    if (is_bf16(&g.panel)) {
+        t->gemm_bf16(&g);
+    } else if (!t->int8_pairs) {
+        t->gemm_int8(&g);
+    } else {
+        pairs = pairs_new(t, &g);
+        g.x_pairs = pairs.p;
+        g.pairs_step = g.n_k / KERN_INT8_BLOCK * sizeof(struct kern_int8_pairs);
+        t->gemm_int8(&g);
+        guarded_free(&pairs);
+    }
 }
 
 /* What gemm_bf16 is with tiles, from the words of kern.h. Arithmetic of normal numbers. */
@@ -442,6 +465,26 @@ START_TEST(many_rows_and_long_panels_have_the_bits_of_the_definition)
         }
         product_free(&q);
     }
+}
+END_TEST
+
+/* Who makes no pairs gets the same bits. */
+START_TEST(products_without_pairs_have_the_bits_of_those_with_them)
+{
+    enum { N_ROWS = 29, N_K = 224 };
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+    struct product q = product_of(_i, N_ROWS, N_K, KERN_PANEL, 0);
+    float want[N_ROWS * KERN_PANEL], y[N_ROWS * KERN_PANEL];
+
+    q.g.is_first = true;
+    for (unsigned l = 0; l < n_levels && !is_bf16(&q.g.panel); l++) {
+        run(&t[l], q.g, want);
+        q.g.y = y;
+        t[l].gemm_int8(&q.g);
+        REQUIRE(same_bits(want, y, N_ROWS * KERN_PANEL), "%s form %d", t[l].name, _i);
+    }
+    product_free(&q);
 }
 END_TEST
 
@@ -653,6 +696,7 @@ Suite *kern_typed_suite(void)
     tcase_add_loop_test(tc, portable_products_are_those_of_the_values, 0, N_FORMS);
     tcase_add_loop_test(tc, every_level_gives_the_bits_of_its_definition_at_every_size, 0, N_FORMS);
     tcase_add_loop_test(tc, many_rows_and_long_panels_have_the_bits_of_the_definition, 0, N_FORMS);
+    tcase_add_loop_test(tc, products_without_pairs_have_the_bits_of_those_with_them, 0, N_FORMS);
     tcase_add_loop_test(tc, sums_of_the_largest_integers_are_exact_at_every_level, 0, N_FORMS);
     tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch, 0, N_FORMS);
     tcase_add_test(tc, a_panel_in_parts_gives_the_bits_of_a_whole_one);

@@ -1,0 +1,389 @@
+/* core/kern/kern_avx2pairs.c - products of panels of bytes on CPUs whose only instruction for them
+ * is the one that multiplies pairs of 16 bits and adds them.
+ *
+ * Both factors of a product count as 128 more than they are, so that none is negative and no sign
+ * has to be moved; a sum begins with what that changes. Few rows take pairs from the panel's bytes,
+ * for more of them a piece of the panel is widened first. */
+#include <time.h>
+
+#include "core/kern/kern_internal.h"
+
+#if defined(__x86_64__)
+#include "core/kern/kern_avx2.inc"
+
+enum { DOT_OFFSET = 0 };
+#include "core/kern/kern_simd_forms.inc"
+
+enum {
+    WIDE_ROWS = 6,  /* of a tile */
+    PLACE_ROWS = 4, /* in place, which takes two registers more */
+    TILE_VECS = 2,
+    PIECE_K = 192, /* values of k at a time: 12 KiB of pairs */
+    PIECE_BLOCKS = PIECE_K / KERN_INT8_BLOCK,
+    MOST_ROWS = 64, /* whose sums wait for the next piece */
+    PLACE_MAX = 24  /* rows; more repay the widening */
+};
+
+/* How products are summed. As none is negative and a block's sum is below 2^23, their bits are
+ * those of subnormal numbers, so many times 2^-149, of which a sum of f32 is exact. Some processors
+ * add floats, subnormal ones too, beside products of integers, and integers in their place. */
+enum sums { IN_INTS, IN_FLOATS };
+_Static_assert(KERN_PAIRS_BEGIN + 255 * 255 * KERN_INT8_BLOCK < 1 << 23,
+               "sums of floats are exact");
+
+/* A product, a piece of k at a time. */
+struct pieces {
+    const struct kern_gemm *g;
+    size_t k, n_k;       /* the piece */
+    struct records next; /* of the panel behind it */
+    const char *ahead;   /* what is asked for next, ahead_step bytes for each block of a tile */
+    size_t ahead_step;
+    const uint32_t *w[PIECE_BLOCKS]; /* where each block's bytes stand, or its pairs */
+    _Alignas(64) uint32_t wide[PIECE_K / 2][KERN_PANEL];
+    uint32_t begin[PIECE_BLOCKS][KERN_PANEL]; /* of each block's sums */
+    float scale[PIECE_BLOCKS][KERN_PANEL];
+    _Alignas(64) float sum[MOST_ROWS][KERN_PANEL];
+};
+
+/* Of each four bytes the first and the third, or the second and the fourth. */
+static inline vi pairs_of(vi bytes, bool is_second)
+{
+    return is_second ? _mm256_srli_epi16(bytes, 8)
+                     : _mm256_and_si256(bytes, _mm256_set1_epi16(0xff));
+}
+
+static inline void words_store(uint32_t *p, vi a)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, a);
+}
+
+static void int8_pairs(size_t n_blocks, const struct kern_int8 *x, struct kern_int8_pairs *out)
+{
+    for (size_t i = 0; i < n_blocks; i++, x++, out++) {
+        const vi q = _mm256_xor_si256(v_load_words((const uint32_t *)(const void *)x->q),
+                                      _mm256_set1_epi8(-128));
+
+        words_store(out->first, pairs_of(q, false));
+        words_store(out->second, pairs_of(q, true));
+        out->scale = x->scale;
+        out->offset = x->offset - KERN_PAIRS_BEGIN;
+    }
+}
+
+/* A block's bytes as pairs, 16 rows of them. */
+INLINE void widen_block(const uint32_t *bytes, uint32_t (*to)[KERN_PANEL])
+{
+    for (size_t i = 0; i < KERN_INT8_BLOCK / 4; i++) {
+        UNROLL
+        for (unsigned c = 0; c < N_VECS; c++) {
+            const vi w = v_load_words(bytes + i * KERN_PANEL + c * VN);
+
+            words_store(to[2 * i] + c * VN, pairs_of(w, false));
+            words_store(to[2 * i + 1] + c * VN, pairs_of(w, true));
+        }
+    }
+}
+
+/* What the sums of a block begin with: 128 times as much as its bytes are less than 255. */
+INLINE void begin_block(const uint32_t *bytes, uint32_t *begin)
+{
+    UNROLL
+    for (unsigned c = 0; c < N_VECS; c++) {
+        vi sum = _mm256_setzero_si256();
+
+        UNROLL
+        for (size_t i = 0; i < KERN_INT8_BLOCK / 4; i++)
+            sum = _mm256_add_epi16(
+                sum, _mm256_maddubs_epi16(v_load_words(bytes + i * KERN_PANEL + c * VN),
+                                          _mm256_set1_epi8(1)));
+        sum = _mm256_madd_epi16(sum, _mm256_set1_epi16(128));
+        words_store(begin + c * VN, _mm256_sub_epi32(_mm256_set1_epi32(KERN_PAIRS_BEGIN), sum));
+    }
+}
+
+/* The panel's next piece. */
+INLINE void next_piece(struct pieces *a, enum int8_form f, bool is_wide)
+{
+    const struct kern_panel *p = &a->g->panel;
+
+    for (size_t b = 0; b < a->n_k / KERN_INT8_BLOCK; b++) {
+        if (f != INT8_LONG) {
+            record_begin(p, form_type(f), N_VECS, a->k + b * KERN_INT8_BLOCK, &a->next);
+            UNROLL
+            for (unsigned c = 0; c < N_VECS; c++)
+                v_store(a->scale[b] + c * VN, a->next.scale[c]);
+        }
+        a->w[b] = (const uint32_t *)(const void *)a->next.at;
+        a->next.at += KERN_INT8_BLOCK * KERN_PANEL;
+        begin_block(a->w[b], a->begin[b]);
+        if (is_wide) {
+            widen_block(a->w[b], a->wide + b * KERN_INT8_BLOCK / 2);
+            a->w[b] = a->wide[b * KERN_INT8_BLOCK / 2];
+        }
+    }
+}
+
+/* sum += more. gcc would add integers to each other first, which takes a register each, and copy
+ * sums. */
+INLINE void add_to(vi *sum, enum sums how, vi more)
+{
+    if (how == IN_FLOATS)
+        __asm__("vaddps %1, %0, %0" : "+x"(*sum) : "xm"(more));
+    else
+        __asm__("vpaddd %1, %0, %0" : "+x"(*sum) : "xm"(more));
+}
+
+/* d = a block's sums of products. */
+INLINE void block_dots(const uint32_t *w, const uint32_t *begin,
+                       const struct kern_int8_pairs *const *x, enum sums how, bool is_wide,
+                       unsigned n_rows, vi d[][TILE_VECS])
+{
+    __asm__("" : "+r"(w)); /* one address, from which all others are constants */
+    UNROLL
+    for (unsigned i = 0; i < KERN_INT8_BLOCK / 4; i++) {
+        UNROLL
+        for (unsigned second = 0; second < 2; second++) {
+            vi v[TILE_VECS];
+
+            UNROLL
+            for (unsigned c = 0; c < TILE_VECS; c++)
+                v[c] = is_wide ? v_load_words(w + (2 * i + second) * KERN_PANEL + c * VN)
+                               : pairs_of(v_load_words(w + i * KERN_PANEL + c * VN), second);
+            UNROLL
+            for (unsigned r = 0; r < n_rows; r++) {
+                const vi q = v_repeat((second ? x[r]->second : x[r]->first) + i);
+
+                UNROLL
+                for (unsigned c = 0; c < TILE_VECS; c++) {
+                    vi product = _mm256_madd_epi16(v[c], q);
+
+                    if (i + second == 0) {
+                        add_to(&product, how, v_load_words(begin + c * VN));
+                        d[r][c] = product;
+                    } else {
+                        add_to(&d[r][c], how, product);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/* s += a block's products, scaled. */
+INLINE void add_block(const struct pieces *a, enum int8_form f, enum sums how, bool is_wide,
+                      unsigned n_rows, size_t vec, size_t b, const struct kern_int8_pairs *const *x,
+                      vf s[][N_VECS])
+{
+    const float *scale = a->scale[b] + vec * VN;
+    vi d[WIDE_ROWS][TILE_VECS];
+
+    block_dots(a->w[b] + vec * VN, a->begin[b] + vec * VN, x, how, is_wide, n_rows, d);
+    UNROLL
+    for (unsigned r = 0; r < n_rows; r++) {
+        const vf sx = v_set1(x[r]->scale);
+        const vi offset = v_repeat((const uint32_t *)(const void *)&x[r]->offset);
+
+        UNROLL
+        for (unsigned c = 0; c < TILE_VECS; c++) {
+            const vf sw = f == INT8_LONG ? sx : v_mul(v_load(scale + c * VN), sx);
+
+            s[r][c] = v_fma(v_from_int(_mm256_add_epi32(d[r][c], offset)), sw, s[r][c]);
+        }
+    }
+}
+
+/* The sums of INT8_LONG, by the panel's scales. */
+INLINE void scale_all(const struct pieces *a, unsigned n_rows, size_t vec, vf s[][N_VECS])
+{
+    UNROLL
+    for (unsigned c = 0; c < TILE_VECS; c++) {
+        const vf scale = v_load((const float *)a->g->w + (vec + c) * VN);
+
+        UNROLL
+        for (unsigned r = 0; r < n_rows; r++)
+            s[r][c] = v_mul(s[r][c], scale);
+    }
+}
+
+/* Rows from `row` on; `sum` are theirs. */
+INLINE void tile(struct pieces *a, enum int8_form f, enum sums how, bool is_wide, unsigned n_rows,
+                 size_t row, size_t vec, float (*sum)[KERN_PANEL])
+{
+    const struct kern_gemm *g = a->g;
+    const struct kern_int8_pairs *x[WIDE_ROWS];
+    const bool is_last = a->k + a->n_k == g->n_k;
+    vf s[WIDE_ROWS][N_VECS];
+
+    UNROLL
+    for (unsigned r = 0; r < n_rows; r++) {
+        const char *first = (const char *)g->x_pairs + (row + r) * g->pairs_step;
+
+        x[r] = (const struct kern_int8_pairs *)(const void *)first + a->k / KERN_INT8_BLOCK;
+        UNROLL
+        for (unsigned c = 0; c < TILE_VECS; c++)
+            s[r][c] = a->k ? v_load(sum[r] + (vec + c) * VN) : v_zero();
+        PREFETCH_TO_WRITE(g->y + (row + r) * g->ldy + vec * VN);
+    }
+    for (size_t b = 0; b < a->n_k / KERN_INT8_BLOCK; b++, a->ahead += a->ahead_step) {
+        for (size_t at = 0; at < a->ahead_step; at += 64)
+            PREFETCH(a->ahead + at);
+        add_block(a, f, how, is_wide, n_rows, vec, b, x, s);
+        UNROLL
+        for (unsigned r = 0; r < n_rows; r++)
+            x[r]++;
+    }
+    if (is_last) {
+        if (f == INT8_LONG)
+            scale_all(a, n_rows, vec, s);
+        tile_store(g, n_rows, TILE_VECS, row, vec, s);
+        return;
+    }
+    UNROLL
+    for (unsigned r = 0; r < n_rows; r++) {
+        UNROLL
+        for (unsigned c = 0; c < TILE_VECS; c++)
+            v_store(sum[r] + (vec + c) * VN, s[r][c]);
+    }
+}
+
+INLINE size_t tile_rows(bool is_wide)
+{
+    return is_wide ? WIDE_ROWS : PLACE_ROWS;
+}
+
+INLINE size_t n_tiles_of(size_t n_rows, bool is_wide)
+{
+    return (n_rows + tile_rows(is_wide) - 1) / tile_rows(is_wide);
+}
+
+INLINE void tiles(struct pieces *a, enum int8_form f, enum sums how, bool is_wide, unsigned n_rows,
+                  size_t row, float (*sum)[KERN_PANEL])
+{
+    for (size_t vec = 0; n_rows <= tile_rows(is_wide) && vec < N_VECS; vec += TILE_VECS)
+        tile(a, f, how, is_wide, n_rows, row, vec, sum);
+}
+
+/* Rows from `first` on, at most MOST_ROWS. */
+INLINE void some_rows(struct pieces *a, enum int8_form f, enum sums how, bool is_wide, size_t first,
+                      size_t n_rows)
+{
+    const size_t n_tiles = n_tiles_of(n_rows, is_wide), n_k = a->g->n_k;
+
+    records_begin(&a->g->panel, 0, (const float *)a->g->w + (f == INT8_LONG ? KERN_PANEL : 0),
+                  &a->next);
+    for (a->k = 0; a->k < n_k; a->k += a->n_k) {
+        a->n_k = n_k - a->k < PIECE_K ? n_k - a->k : PIECE_K;
+        next_piece(a, f, is_wide);
+        for (size_t i = 0, row = 0, n; i < n_tiles; i++, row += n) {
+            n = (n_rows - row) / (n_tiles - i);
+#define TILE(n) tiles(a, f, how, is_wide, n, first + row, a->sum + row)
+            FOR_HEIGHT(n, TILE)
+#undef TILE
+        }
+    }
+}
+
+INLINE void gemm_form(const struct kern_gemm *g, enum int8_form f, enum sums how, bool is_wide)
+{
+    const size_t n_tiles = n_tiles_of(g->n_rows, is_wide) * (N_VECS / TILE_VECS);
+    const size_t n_asks = n_tiles * (g->n_k / KERN_INT8_BLOCK);
+    const size_t n_parts = (g->n_rows + MOST_ROWS - 1) / MOST_ROWS;
+    struct pieces a;
+
+    a.g = g;
+    a.ahead = g->ahead;
+    a.ahead_step = (g->n_ahead + n_asks - 1) / n_asks;
+    for (size_t i = 0, row = 0, n; i < n_parts; i++, row += n) {
+        n = (g->n_rows - row) / (n_parts - i);
+        some_rows(&a, f, how, is_wide, row, n);
+    }
+}
+
+/* ---- which sums are faster ---- */
+
+enum { N_LINKS = 8, N_TURNS = 400, N_RUNS = 16 };
+#define LINK(op, i) "vpmaddwd %%ymm8, %%ymm8, %%ymm9\n\t" op " %%ymm9, %%ymm" #i ", %%ymm" #i "\n\t"
+#define CHAINS(name, op)                                                                 \
+    static void name(void)                                                               \
+    {                                                                                    \
+        __asm__ volatile("vzeroall\n\tvpcmpeqd %%ymm8, %%ymm8, %%ymm8" : : : CHANGED);   \
+        for (int i = 0; i < N_TURNS; i++)                                                \
+            __asm__ volatile(LINK(op, 0) LINK(op, 1) LINK(op, 2) LINK(op, 3) LINK(op, 4) \
+                                 LINK(op, 5) LINK(op, 6) LINK(op, 7)                     \
+                             :                                                           \
+                             :                                                           \
+                             : CHANGED);                                                 \
+    }
+#define CHANGED "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9"
+
+CHAINS(chains_of_ints, "vpaddd")
+CHAINS(chains_of_floats, "vaddps")
+
+static uint64_t nanoseconds(void (*run)(void))
+{
+    struct timespec t0, t1;
+
+    clock_gettime(CLOCK_MONOTONIC, &t0);
+    run();
+    clock_gettime(CLOCK_MONOTONIC, &t1);
+    return (uint64_t)(t1.tv_sec - t0.tv_sec) * 1000000000 + (uint64_t)(t1.tv_nsec - t0.tv_nsec);
+}
+
+/* The best of some runs of a microsecond each: what disturbs one does not disturb all. */
+bool kern__adds_floats_beside(void)
+{
+    uint64_t ints = UINT64_MAX, floats = UINT64_MAX;
+
+    for (int i = 0; i < N_RUNS; i++) {
+        const uint64_t a = nanoseconds(chains_of_ints), b = nanoseconds(chains_of_floats);
+
+        ints = a < ints ? a : ints;
+        floats = b < floats ? b : floats;
+    }
+    return 10 * floats < 9 * ints;
+}
+
+/* ---- products ---- */
+
+/* A form, in place and widened. */
+#define ONE_FORM(name, f, how)                                                   \
+    static __attribute__((noinline)) void name##_few(const struct kern_gemm *g)  \
+    {                                                                            \
+        gemm_form(g, f, how, false);                                             \
+    }                                                                            \
+    static __attribute__((noinline)) void name##_many(const struct kern_gemm *g) \
+    {                                                                            \
+        gemm_form(g, f, how, true);                                              \
+    }                                                                            \
+    static void name(const struct kern_gemm *g)                                  \
+    {                                                                            \
+        (g->n_rows <= PLACE_MAX ? name##_few : name##_many)(g);                  \
+    }
+
+ONE_FORM(ints_q8, INT8_Q8, IN_INTS)
+ONE_FORM(ints_long, INT8_LONG, IN_INTS)
+ONE_FORM(floats_q8, INT8_Q8, IN_FLOATS)
+ONE_FORM(floats_long, INT8_LONG, IN_FLOATS)
+
+bool kern__takes_pairs(const struct kern_gemm *g)
+{
+    const enum int8_form f = form_of(&g->panel);
+
+    return g->x_pairs && g->n_rows > 1 && g->n_k && (f == INT8_Q8 || f == INT8_LONG);
+}
+
+void kern__pairs_in_ints(const struct kern_gemm *g)
+{
+    (form_of(&g->panel) == INT8_LONG ? ints_long : ints_q8)(g);
+}
+
+void kern__pairs_in_floats(const struct kern_gemm *g)
+{
+    (form_of(&g->panel) == INT8_LONG ? floats_long : floats_q8)(g);
+}
+
+void kern__fill_avx2pairs(struct kern_table *t)
+{
+    t->int8_pairs = int8_pairs;
+}
+#endif
