@@ -2,8 +2,8 @@
  * is the one that multiplies pairs of 16 bits and adds them.
  *
  * Both factors of a product count as 128 more than they are, so that none is negative and no sign
- * has to be moved; a sum begins with what that changes. Few rows take pairs from the panel's bytes,
- * for more of them a piece of the panel is widened first. */
+ * has to be moved; a sum begins with what that changes. The first rows make pairs of a panel's
+ * bytes as they take them, and leave them in the first cache for the others. */
 #include <time.h>
 
 #include "core/kern/kern_internal.h"
@@ -15,13 +15,12 @@ enum { DOT_OFFSET = 0 };
 #include "core/kern/kern_simd_forms.inc"
 
 enum {
-    WIDE_ROWS = 6,  /* of a tile */
-    PLACE_ROWS = 4, /* in place, which takes two registers more */
+    TILE_ROWS = 6,
+    FIRST_ROWS = 4, /* of the tile that makes pairs, which takes two registers more */
     TILE_VECS = 2,
     PIECE_K = 192, /* values of k at a time: 12 KiB of pairs */
     PIECE_BLOCKS = PIECE_K / KERN_INT8_BLOCK,
-    MOST_ROWS = 64, /* whose sums wait for the next piece */
-    PLACE_MAX = 24  /* rows; more repay the widening */
+    MOST_ROWS = 64 /* whose sums wait for the next piece */
 };
 
 /* How products are summed. As none is negative and a block's sum is below 2^23, their bits are
@@ -38,8 +37,8 @@ struct pieces {
     struct records next; /* of the panel behind it */
     const char *ahead;   /* what is asked for next, ahead_step bytes for each block of a tile */
     size_t ahead_step;
-    const uint32_t *w[PIECE_BLOCKS]; /* where each block's bytes stand, or its pairs */
-    _Alignas(64) uint32_t wide[PIECE_K / 2][KERN_PANEL];
+    const uint32_t *bytes[PIECE_BLOCKS]; /* of the panel */
+    _Alignas(64) uint32_t pairs[PIECE_K / 2][KERN_PANEL];
     uint32_t begin[PIECE_BLOCKS][KERN_PANEL]; /* of each block's sums */
     float scale[PIECE_BLOCKS][KERN_PANEL];
     _Alignas(64) float sum[MOST_ROWS][KERN_PANEL];
@@ -70,20 +69,6 @@ static void int8_pairs(size_t n_blocks, const struct kern_int8 *x, struct kern_i
     }
 }
 
-/* A block's bytes as pairs, 16 rows of them. */
-INLINE void widen_block(const uint32_t *bytes, uint32_t (*to)[KERN_PANEL])
-{
-    for (size_t i = 0; i < KERN_INT8_BLOCK / 4; i++) {
-        UNROLL
-        for (unsigned c = 0; c < N_VECS; c++) {
-            const vi w = v_load_words(bytes + i * KERN_PANEL + c * VN);
-
-            words_store(to[2 * i] + c * VN, pairs_of(w, false));
-            words_store(to[2 * i + 1] + c * VN, pairs_of(w, true));
-        }
-    }
-}
-
 /* What the sums of a block begin with: 128 times as much as its bytes are less than 255. */
 INLINE void begin_block(const uint32_t *bytes, uint32_t *begin)
 {
@@ -102,7 +87,7 @@ INLINE void begin_block(const uint32_t *bytes, uint32_t *begin)
 }
 
 /* The panel's next piece. */
-INLINE void next_piece(struct pieces *a, enum int8_form f, bool is_wide)
+INLINE void next_piece(struct pieces *a, enum int8_form f)
 {
     const struct kern_panel *p = &a->g->panel;
 
@@ -113,15 +98,15 @@ INLINE void next_piece(struct pieces *a, enum int8_form f, bool is_wide)
             for (unsigned c = 0; c < N_VECS; c++)
                 v_store(a->scale[b] + c * VN, a->next.scale[c]);
         }
-        a->w[b] = (const uint32_t *)(const void *)a->next.at;
+        a->bytes[b] = (const uint32_t *)(const void *)a->next.at;
         a->next.at += KERN_INT8_BLOCK * KERN_PANEL;
-        begin_block(a->w[b], a->begin[b]);
-        if (is_wide) {
-            widen_block(a->w[b], a->wide + b * KERN_INT8_BLOCK / 2);
-            a->w[b] = a->wide[b * KERN_INT8_BLOCK / 2];
-        }
+        begin_block(a->bytes[b], a->begin[b]);
     }
 }
+
+/* A tile takes the panel's bytes, and keeps what it makes of them, or takes what another has kept.
+ */
+enum source { BYTES, BYTES_KEPT, PAIRS };
 
 /* sum += more. gcc would add integers to each other first, which takes a register each, and copy
  * sums. */
@@ -133,22 +118,34 @@ INLINE void add_to(vi *sum, enum sums how, vi more)
         __asm__("vpaddd %1, %0, %0" : "+x"(*sum) : "xm"(more));
 }
 
+/* Row `second` of four bytes i of a block, as pairs. */
+INLINE void take_pairs(enum source from, const uint32_t *bytes, uint32_t *pairs, unsigned i,
+                       unsigned second, vi v[TILE_VECS])
+{
+    pairs += (2 * i + second) * KERN_PANEL;
+    UNROLL
+    for (unsigned c = 0; c < TILE_VECS; c++) {
+        v[c] = from == PAIRS ? v_load_words(pairs + c * VN)
+                             : pairs_of(v_load_words(bytes + i * KERN_PANEL + c * VN), second);
+        if (from == BYTES_KEPT)
+            words_store(pairs + c * VN, v[c]);
+    }
+}
+
 /* d = a block's sums of products. */
-INLINE void block_dots(const uint32_t *w, const uint32_t *begin,
-                       const struct kern_int8_pairs *const *x, enum sums how, bool is_wide,
+INLINE void block_dots(enum source from, const uint32_t *bytes, uint32_t *pairs,
+                       const uint32_t *begin, const struct kern_int8_pairs *const *x, enum sums how,
                        unsigned n_rows, vi d[][TILE_VECS])
 {
-    __asm__("" : "+r"(w)); /* one address, from which all others are constants */
+    /* one address each, from which all others are constants */
+    __asm__("" : "+r"(bytes), "+r"(pairs));
     UNROLL
     for (unsigned i = 0; i < KERN_INT8_BLOCK / 4; i++) {
         UNROLL
         for (unsigned second = 0; second < 2; second++) {
             vi v[TILE_VECS];
 
-            UNROLL
-            for (unsigned c = 0; c < TILE_VECS; c++)
-                v[c] = is_wide ? v_load_words(w + (2 * i + second) * KERN_PANEL + c * VN)
-                               : pairs_of(v_load_words(w + i * KERN_PANEL + c * VN), second);
+            take_pairs(from, bytes, pairs, i, second, v);
             UNROLL
             for (unsigned r = 0; r < n_rows; r++) {
                 const vi q = v_repeat((second ? x[r]->second : x[r]->first) + i);
@@ -170,14 +167,15 @@ INLINE void block_dots(const uint32_t *w, const uint32_t *begin,
 }
 
 /* s += a block's products, scaled. */
-INLINE void add_block(const struct pieces *a, enum int8_form f, enum sums how, bool is_wide,
+INLINE void add_block(struct pieces *a, enum int8_form f, enum sums how, enum source from,
                       unsigned n_rows, size_t vec, size_t b, const struct kern_int8_pairs *const *x,
                       vf s[][N_VECS])
 {
     const float *scale = a->scale[b] + vec * VN;
-    vi d[WIDE_ROWS][TILE_VECS];
+    vi d[TILE_ROWS][TILE_VECS];
 
-    block_dots(a->w[b] + vec * VN, a->begin[b] + vec * VN, x, how, is_wide, n_rows, d);
+    block_dots(from, a->bytes[b] + vec * VN, a->pairs[b * KERN_INT8_BLOCK / 2] + vec * VN,
+               a->begin[b] + vec * VN, x, how, n_rows, d);
     UNROLL
     for (unsigned r = 0; r < n_rows; r++) {
         const vf sx = v_set1(x[r]->scale);
@@ -206,13 +204,13 @@ INLINE void scale_all(const struct pieces *a, unsigned n_rows, size_t vec, vf s[
 }
 
 /* Rows from `row` on; `sum` are theirs. */
-INLINE void tile(struct pieces *a, enum int8_form f, enum sums how, bool is_wide, unsigned n_rows,
-                 size_t row, size_t vec, float (*sum)[KERN_PANEL])
+INLINE void tile(struct pieces *a, enum int8_form f, enum sums how, enum source from,
+                 unsigned n_rows, size_t row, size_t vec, float (*sum)[KERN_PANEL])
 {
     const struct kern_gemm *g = a->g;
-    const struct kern_int8_pairs *x[WIDE_ROWS];
+    const struct kern_int8_pairs *x[TILE_ROWS];
     const bool is_last = a->k + a->n_k == g->n_k;
-    vf s[WIDE_ROWS][N_VECS];
+    vf s[TILE_ROWS][N_VECS];
 
     UNROLL
     for (unsigned r = 0; r < n_rows; r++) {
@@ -227,7 +225,7 @@ INLINE void tile(struct pieces *a, enum int8_form f, enum sums how, bool is_wide
     for (size_t b = 0; b < a->n_k / KERN_INT8_BLOCK; b++, a->ahead += a->ahead_step) {
         for (size_t at = 0; at < a->ahead_step; at += 64)
             PREFETCH(a->ahead + at);
-        add_block(a, f, how, is_wide, n_rows, vec, b, x, s);
+        add_block(a, f, how, from, n_rows, vec, b, x, s);
         UNROLL
         for (unsigned r = 0; r < n_rows; r++)
             x[r]++;
@@ -246,48 +244,58 @@ INLINE void tile(struct pieces *a, enum int8_form f, enum sums how, bool is_wide
     }
 }
 
-INLINE size_t tile_rows(bool is_wide)
+INLINE void tiles(struct pieces *a, enum int8_form f, enum sums how, enum source from,
+                  unsigned n_rows, size_t row, float (*sum)[KERN_PANEL])
 {
-    return is_wide ? WIDE_ROWS : PLACE_ROWS;
+    for (size_t vec = 0; n_rows <= (from == PAIRS ? TILE_ROWS : FIRST_ROWS) && vec < N_VECS;
+         vec += TILE_VECS)
+        tile(a, f, how, from, n_rows, row, vec, sum);
 }
 
-INLINE size_t n_tiles_of(size_t n_rows, bool is_wide)
+/* Of so many rows those of the first tile; the tiles of the others. */
+static inline size_t first_rows(size_t n_rows)
 {
-    return (n_rows + tile_rows(is_wide) - 1) / tile_rows(is_wide);
+    return n_rows <= FIRST_ROWS ? n_rows : n_rows <= 2 * FIRST_ROWS ? (n_rows + 1) / 2 : FIRST_ROWS;
 }
-
-INLINE void tiles(struct pieces *a, enum int8_form f, enum sums how, bool is_wide, unsigned n_rows,
-                  size_t row, float (*sum)[KERN_PANEL])
+static inline size_t other_tiles(size_t n_rows)
 {
-    for (size_t vec = 0; n_rows <= tile_rows(is_wide) && vec < N_VECS; vec += TILE_VECS)
-        tile(a, f, how, is_wide, n_rows, row, vec, sum);
+    return (n_rows - first_rows(n_rows) + TILE_ROWS - 1) / TILE_ROWS;
 }
 
 /* Rows from `first` on, at most MOST_ROWS. */
-INLINE void some_rows(struct pieces *a, enum int8_form f, enum sums how, bool is_wide, size_t first,
+INLINE void some_rows(struct pieces *a, enum int8_form f, enum sums how, size_t first,
                       size_t n_rows)
 {
-    const size_t n_tiles = n_tiles_of(n_rows, is_wide), n_k = a->g->n_k;
+    const size_t n_first = first_rows(n_rows), n_tiles = other_tiles(n_rows), n_k = a->g->n_k;
 
     records_begin(&a->g->panel, 0, (const float *)a->g->w + (f == INT8_LONG ? KERN_PANEL : 0),
                   &a->next);
     for (a->k = 0; a->k < n_k; a->k += a->n_k) {
         a->n_k = n_k - a->k < PIECE_K ? n_k - a->k : PIECE_K;
-        next_piece(a, f, is_wide);
-        for (size_t i = 0, row = 0, n; i < n_tiles; i++, row += n) {
+        next_piece(a, f);
+#define ALONE(n) tiles(a, f, how, BYTES, n, first, a->sum)
+#define FIRST(n) tiles(a, f, how, BYTES_KEPT, n, first, a->sum)
+#define OTHER(n) tiles(a, f, how, PAIRS, n, first + row, a->sum + row)
+        if (n_tiles) {
+            FOR_HEIGHT(n_first, FIRST)
+        } else {
+            FOR_HEIGHT(n_first, ALONE)
+        }
+        for (size_t i = 0, row = n_first, n; i < n_tiles; i++, row += n) {
             n = (n_rows - row) / (n_tiles - i);
-#define TILE(n) tiles(a, f, how, is_wide, n, first + row, a->sum + row)
-            FOR_HEIGHT(n, TILE)
-#undef TILE
+            FOR_HEIGHT(n, OTHER)
+#undef ALONE
+#undef FIRST
+#undef OTHER
         }
     }
 }
 
-INLINE void gemm_form(const struct kern_gemm *g, enum int8_form f, enum sums how, bool is_wide)
+INLINE void gemm_form(const struct kern_gemm *g, enum int8_form f, enum sums how)
 {
-    const size_t n_tiles = n_tiles_of(g->n_rows, is_wide) * (N_VECS / TILE_VECS);
-    const size_t n_asks = n_tiles * (g->n_k / KERN_INT8_BLOCK);
     const size_t n_parts = (g->n_rows + MOST_ROWS - 1) / MOST_ROWS;
+    const size_t n_tiles = n_parts * (1 + other_tiles((g->n_rows + n_parts - 1) / n_parts));
+    const size_t n_asks = n_tiles * (N_VECS / TILE_VECS) * (g->n_k / KERN_INT8_BLOCK);
     struct pieces a;
 
     a.g = g;
@@ -295,7 +303,7 @@ INLINE void gemm_form(const struct kern_gemm *g, enum int8_form f, enum sums how
     a.ahead_step = (g->n_ahead + n_asks - 1) / n_asks;
     for (size_t i = 0, row = 0, n; i < n_parts; i++, row += n) {
         n = (g->n_rows - row) / (n_parts - i);
-        some_rows(&a, f, how, is_wide, row, n);
+        some_rows(&a, f, how, row, n);
     }
 }
 
@@ -345,19 +353,10 @@ bool kern__adds_floats_beside(void)
 
 /* ---- products ---- */
 
-/* A form, in place and widened. */
-#define ONE_FORM(name, f, how)                                                   \
-    static __attribute__((noinline)) void name##_few(const struct kern_gemm *g)  \
-    {                                                                            \
-        gemm_form(g, f, how, false);                                             \
-    }                                                                            \
-    static __attribute__((noinline)) void name##_many(const struct kern_gemm *g) \
-    {                                                                            \
-        gemm_form(g, f, how, true);                                              \
-    }                                                                            \
-    static void name(const struct kern_gemm *g)                                  \
-    {                                                                            \
-        (g->n_rows <= PLACE_MAX ? name##_few : name##_many)(g);                  \
+#define ONE_FORM(name, f, how)                                            \
+    static __attribute__((noinline)) void name(const struct kern_gemm *g) \
+    {                                                                     \
+        gemm_form(g, f, how);                                             \
     }
 
 ONE_FORM(ints_q8, INT8_Q8, IN_INTS)
