@@ -114,7 +114,7 @@ void cmd_write_help(const struct cmd *one, struct core_buf *out)
 
 /* ---- man(7) -------------------------------------------------------------------- */
 
-/* One line of text: no character of it is roff's. */
+/* One line of text: no character of it is roff's. Behind a | a line may end. */
 static void man_text(struct core_buf *out, const char *text)
 {
     if (*text == '.' || *text == '\'')
@@ -124,6 +124,8 @@ static void man_text(struct core_buf *out, const char *text)
             core_buf_str(out, "\\(rs");
         else if (*text == '-')
             core_buf_str(out, "\\-");
+        else if (*text == '|')
+            core_buf_str(out, "|\\:");
         else
             core_buf_add(out, text, 1);
     }
