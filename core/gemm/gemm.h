@@ -101,13 +101,14 @@ size_t gemm_weight_bytes(const struct gemm_weight *w);
 size_t gemm_panel(const struct gemm_weight *w);
 /* What it is multiplied with: x itself, or rows that gemm_make_x() made for this. */
 enum gemm_precision gemm_precision(const struct gemm_weight *w);
-/* Bytes of one row of typed x, a multiple of 4; 0 for GEMM_EXACT. */
+/* Bytes of one row of typed x, pairs (below) included, a multiple of 4; 0 for GEMM_EXACT. */
 size_t gemm_x_bytes(const struct kern_table *k, enum gemm_precision p, size_t n_in);
-/* One row of typed x; p not GEMM_EXACT. A weight that reads pairs wants those of the row made, too,
- * behind it and from it: the same values as kernels without an instruction for bytes multiply them.
- */
+/* One row of typed x; p not GEMM_EXACT. */
 void gemm_make_x(const struct kern_table *k, enum gemm_precision p, size_t n_in, const float *x,
                  void *out);
+/* Whether a product with this weight reads a row of 8-bit x as pairs of 16 bits, too
+ * (kern.h, int8_pairs). gemm_make_pairs() makes them of the row that gemm_make_x() has made, behind
+ * it; weights that read none are not disturbed by them. */
 bool gemm_reads_pairs(const struct gemm_weight *w);
 void gemm_make_pairs(const struct kern_table *k, size_t n_in, void *row);
 /* Bytes of scratch one gemm_run() needs, an upper bound over all weights and
