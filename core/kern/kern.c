@@ -1,10 +1,9 @@
 /* core/kern/kern.c - chooses the kernels; all dispatch of the project is here.
  *
- * Levels are recognised by feature bits, one by how long its products take, none by model number,
- * and can only be lowered. Read next: kern_portable.c (the definitions), README.md. */
+ * Levels are recognised by feature bits, one by the family of processors, none by model number, and
+ * can only be lowered. Read next: kern_portable.c (the definitions), README.md. */
 #include "core/kern/kern.h"
 
-#include <stdatomic.h>
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -35,18 +34,6 @@ static bool has_amx(void)
 
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & all) == all &&
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
-}
-
-/* Measured once, for all who ask. */
-static bool adds_floats_beside(void)
-{
-    enum { NOT_YET, NO, YES };
-    static atomic_int known = NOT_YET;
-    int none = NOT_YET;
-
-    if (atomic_load(&known) == NOT_YET)
-        atomic_compare_exchange_strong(&known, &none, kern__adds_floats_beside() ? YES : NO);
-    return atomic_load(&known) == YES;
 }
 #endif
 
@@ -91,7 +78,10 @@ unsigned kern_cpu_levels(void)
      * before AVX2 in every processor that has both, and shares its OS support. */
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         levels |= KERN_AVX2;
-    if (levels && adds_floats_beside())
+    /* Zen 3 and 4, of which 4 was measured. No bit of CPUID says it; a measurement at the start
+     * would say now this and now that while another thread shares the core, and processes of one
+     * machine would differ. */
+    if (levels && __builtin_cpu_is("amdfam19h"))
         levels |= KERN_AVX2_FLOAT;
     if (levels && has_avxvnni())
         levels |= KERN_AVXVNNI;

@@ -4,8 +4,6 @@
  * Both factors of a product count as 128 more than they are, so that none is negative and no sign
  * has to be moved; a sum begins with what that changes. The first rows make pairs of a panel's
  * bytes as they take them, and leave them in the first cache for the others. */
-#include <time.h>
-
 #include "core/kern/kern_internal.h"
 
 #if defined(__x86_64__)
@@ -306,52 +304,6 @@ INLINE void gemm_form(const struct kern_gemm *g, enum int8_form f, enum sums how
         some_rows(&a, f, how, row, n);
     }
 }
-
-/* ---- which sums are faster ---- */
-
-enum { N_LINKS = 8, N_TURNS = 400, N_RUNS = 16 };
-#define LINK(op, i) "vpmaddwd %%ymm8, %%ymm8, %%ymm9\n\t" op " %%ymm9, %%ymm" #i ", %%ymm" #i "\n\t"
-#define CHAINS(name, op)                                                                 \
-    static void name(void)                                                               \
-    {                                                                                    \
-        __asm__ volatile("vzeroall\n\tvpcmpeqd %%ymm8, %%ymm8, %%ymm8" : : : CHANGED);   \
-        for (int i = 0; i < N_TURNS; i++)                                                \
-            __asm__ volatile(LINK(op, 0) LINK(op, 1) LINK(op, 2) LINK(op, 3) LINK(op, 4) \
-                                 LINK(op, 5) LINK(op, 6) LINK(op, 7)                     \
-                             :                                                           \
-                             :                                                           \
-                             : CHANGED);                                                 \
-    }
-#define CHANGED "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9"
-
-CHAINS(chains_of_ints, "vpaddd")
-CHAINS(chains_of_floats, "vaddps")
-
-static uint64_t nanoseconds(void (*run)(void))
-{
-    struct timespec t0, t1;
-
-    clock_gettime(CLOCK_MONOTONIC, &t0);
-    run();
-    clock_gettime(CLOCK_MONOTONIC, &t1);
-    return (uint64_t)(t1.tv_sec - t0.tv_sec) * 1000000000 + (uint64_t)(t1.tv_nsec - t0.tv_nsec);
-}
-
-/* The best of some runs of a microsecond each: what disturbs one does not disturb all. */
-bool kern__adds_floats_beside(void)
-{
-    uint64_t ints = UINT64_MAX, floats = UINT64_MAX;
-
-    for (int i = 0; i < N_RUNS; i++) {
-        const uint64_t a = nanoseconds(chains_of_ints), b = nanoseconds(chains_of_floats);
-
-        ints = a < ints ? a : ints;
-        floats = b < floats ? b : floats;
-    }
-    return 10 * floats < 9 * ints;
-}
-
-/* ---- products ---- */
 
 #define ONE_FORM(name, f, how)                                            \
     static __attribute__((noinline)) void name(const struct kern_gemm *g) \

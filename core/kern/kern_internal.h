@@ -33,7 +33,6 @@ void kern__gemm_int8_vnni(const struct kern_gemm *g);
 
 /* gemm_int8 over x_pairs, two rows or more, and panels of bytes: in groups of 32 without minima, or
  * with one scale. Two ways to the same bits. */
-bool kern__adds_floats_beside(void); /* whether floats are sooner done, by a measurement */
 bool kern__takes_pairs(const struct kern_gemm *g);
 void kern__pairs_in_ints(const struct kern_gemm *g);
 void kern__pairs_in_floats(const struct kern_gemm *g);
