@@ -50,17 +50,13 @@ static void scale_input(struct fwd_walk *w, const struct group *g, unsigned i, f
     }
 }
 
-/* One row, for all linears from i on that read it. */
-static void type_row(const struct group *g, unsigned i, const float *x, void *out)
+/* Whether one of the linears from i on, of those with the same input, reads pairs. */
+static bool reads_pairs(const struct group *g, unsigned i)
 {
-    const size_t n_in = g->site[i]->n_in;
-    bool reads_pairs = false;
-
     for (unsigned j = i; j < g->n; j++)
-        reads_pairs |= g->x[j] == g->x[i] && g->plan->reads_pairs[j];
-    gemm_make_x(g->f->k, g->plan->precision[i], n_in, x, out);
-    if (reads_pairs)
-        gemm_make_pairs(g->f->k, n_in, out);
+        if (g->x[j] == g->x[i] && g->plan->reads_pairs[j])
+            return true;
+    return false;
 }
 
 /* Makes typed x for each linear that needs it, once for those with the same input. A few
@@ -81,14 +77,19 @@ static bool type_inputs(struct fwd_walk *w, struct group *g)
         const size_t row_bytes = gemm_x_bytes(f->k, p, n_in);
         char *to = is_own ? g->me->xt[i] : f->xt[i];
         unsigned same = 0;
+        bool has_pairs;
 
         if (p == GEMM_EXACT)
             continue;
         while (same < i && (g->x[same] != g->x[i] || !g->xt[same]))
             same++;
         g->xt[i] = same < i ? g->xt[same] : to;
-        for (uint32_t r = r0; same == i && r < r1; r++)
-            type_row(g, i, g->x[i] + r * n_in, to + r * row_bytes);
+        has_pairs = reads_pairs(g, i);
+        for (uint32_t r = r0; same == i && r < r1; r++) {
+            gemm_make_x(f->k, p, n_in, g->x[i] + r * n_in, to + r * row_bytes);
+            if (has_pairs)
+                gemm_make_pairs(f->k, n_in, to + r * row_bytes);
+        }
         is_shared |= !is_own;
     }
     return is_shared;
