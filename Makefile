@@ -47,7 +47,7 @@ ISA_avx512 = $(if $(is_x86),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq 
 ISA_avxvnni = $(if $(is_x86),$(ISA_avx2) -mavxvnni)
 ISA_avx512vnni = $(if $(is_x86),$(ISA_avx512) -mavx512vnni)
 ISA_avx512bf16 = $(if $(is_x86),$(ISA_avx512) -mavx512bf16)
-ISA_avx512amx = $(if $(is_x86),$(ISA_avx512) -mamx-tile -mamx-bf16 -mamx-int8)
+ISA_avx512amx = $(if $(is_x86),$(ISA_avx512) -mamx-tile -mamx-bf16)
 ISA_neondotprod = $(if $(is_arm),-march=armv8.2-a+dotprod)
 ISA_neonbf16 = $(if $(is_arm),-march=armv8.2-a+bf16)
 ISA_avx2gemm = $(ISA_avx2)

@@ -27,7 +27,7 @@
  * products over AVX-512) implies AVX512, BF16 (16-bit ones) implies VNNI. AVXVNNI is
  * the 8-bit dot product over AVX2 and stands beside them. AVX2_FLOAT is no set: with it the
  * processor adds floats beside products of integers, and integers in their place. AMX, products of
- * tiles of bf16 and of 8 bits, implies all of AVX-512's. NEON is what every aarch64 has;
+ * tiles of bf16, implies all of AVX-512's. NEON is what every aarch64 has;
  * NEON_DOTPROD (8-bit dot products) implies it, NEON_BF16 (16-bit multiply-adds) both. */
 enum kern_level {
     KERN_AVX2 = 1 << 0,

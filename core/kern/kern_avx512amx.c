@@ -9,9 +9,6 @@
 #if defined(__x86_64__)
 #include "core/kern/kern_avx512.inc"
 
-enum { DOT_OFFSET = 128 };
-#include "core/kern/kern_simd_forms.inc"
-
 enum {
     TILE_ROWS = 16,
     TILE_BYTES = 64, /* of a row */
@@ -45,8 +42,6 @@ static inline void ask(const char *from, size_t n)
     for (size_t i = 0; i < n; i += 64)
         PREFETCH(from + i);
 }
-
-/* ---- bf16 -------------------------------------------------------------------------------- */
 
 /* Tiles: 0 and 1 are the sums of the first 16 rows by the panel's halves, 2 and 3 those of the
  * others, 4 and 5 their x, 6 and 7 the halves. gcc wants their numbers as constants. */
@@ -130,155 +125,8 @@ static void gemm_bf16(const struct kern_gemm *g)
     _tile_release();
 }
 
-/* ---- int8 -------------------------------------------------------------------------------- */
-
-/* Tiles: 0 the integers of a group, 1 its x, 2 the panel's, bytes without a sign. */
-static void int8_shapes(void)
-{
-    struct tile_shapes s = {.palette = 1};
-
-    shape(&s, 0, TILE_ROWS, TILE_BYTES);
-    shape(&s, 1, TILE_ROWS, KERN_INT8_BLOCK);
-    shape(&s, 2, KERN_INT8_BLOCK / 4, TILE_BYTES);
-    written(&s);
-    _tile_loadconfig(&s);
-}
-
-/* Tile 2 = the group that has begun; *rec moves on to the next. */
-INLINE void load_group(enum int8_form f, struct records *rec)
-{
-    _Alignas(64) uint32_t bytes[KERN_INT8_BLOCK / 4][VN];
-    const char *q = rec->at + rec->vec * TILE_BYTES;
-
-    if (!kern_is_packed(form_type(f))) {
-        _tile_loadd(2, q, KERN_PANEL * 4);
-        rec->at += KERN_INT8_BLOCK * KERN_PANEL;
-        return;
-    }
-    UNROLL
-    for (size_t e = 0; e < KERN_INT8_BLOCK / 8; e++) {
-        struct eight b;
-        vi w[N_VECS];
-
-        eight_load(form_type(f), 1, e, rec, &b);
-        for (unsigned half = 0; half < 2; half++) {
-            half_bytes(form_type(f), 1, half, &b, rec, w);
-            _mm512_store_si512(bytes[2 * e + half], w[0]);
-        }
-    }
-    written(bytes);
-    _tile_loadd(2, bytes, TILE_BYTES);
-}
-
-/* 16 rows from `row` on by one vector of the panel. */
-INLINE void int8_tile(const struct kern_gemm *g, enum int8_form f, size_t row, size_t vec)
-{
-    const struct kern_int8 *x = g->x_int8 + row * g->ldx;
-    const struct kern_panel p = g->panel;
-    const size_t col = vec * VN;
-    _Alignas(64) int32_t d[TILE_ROWS][VN];
-    struct records rec;
-    vf s[TILE_ROWS];
-
-    records_begin(&p, vec, (const float *)g->w + (f == INT8_LONG ? KERN_PANEL : 0), &rec);
-    UNROLL
-    for (unsigned r = 0; r < TILE_ROWS; r++)
-        s[r] = v_zero();
-    for (size_t k = 0; k < g->n_k; k += KERN_INT8_BLOCK, x++) {
-        if (f != INT8_LONG)
-            record_begin(&p, form_type(f), 1, k, &rec);
-        load_group(f, &rec);
-        _tile_zero(0);
-        _tile_loadd(1, x->q, g->ldx * sizeof(*x));
-        _tile_dpbsud(0, 1, 2);
-        _tile_stored(0, d, TILE_BYTES);
-        UNROLL
-        for (unsigned r = 0; r < TILE_ROWS; r++) {
-            const struct kern_int8 *b = x + r * g->ldx;
-            const vi offset = v_set1_int(group_offset(b, f, &p, 0));
-            const vf v = v_from_int(_mm512_add_epi32(_mm512_load_si512(d[r]), offset));
-
-            s[r] = v_fma(
-                v, f == INT8_LONG ? v_set1(b->scale) : v_mul(rec.scale[0], v_set1(b->scale)), s[r]);
-            if (form_has_min(f, &p))
-                s[r] = v_fma(rec.min[0], v_set1(b->scaled_sum), s[r]);
-        }
-    }
-    if (f == INT8_LONG && g->n_k) {
-        const vf scale = v_load((const float *)g->w + col);
-
-        UNROLL
-        for (unsigned r = 0; r < TILE_ROWS; r++)
-            s[r] = v_mul(s[r], scale);
-    }
-    UNROLL
-    for (unsigned r = 0; r < TILE_ROWS; r++)
-        vec_store(g, row + r, col, s[r]);
-}
-
-INLINE void int8_rows(const struct kern_gemm *g, enum int8_form f, size_t n_rows)
-{
-    const size_t share = g->n_ahead / g->n_rows * TILE_ROWS;
-
-    for (size_t row = 0; row < n_rows; row += TILE_ROWS) {
-        ask((const char *)g->ahead + row / TILE_ROWS * share, share);
-        for (size_t vec = 0; vec * VN < g->n_cols; vec++)
-            int8_tile(g, f, row, vec);
-    }
-}
-
-/* The first n_rows rows, whole tiles; false if the panel's groups are not whole blocks of x. */
-static bool run_int8(const struct kern_gemm *g, size_t n_rows)
-{
-    switch (form_of(&g->panel)) {
-    case INT8_Q8:
-        int8_rows(g, INT8_Q8, n_rows);
-        return true;
-    case INT8_LONG:
-        int8_rows(g, INT8_LONG, n_rows);
-        return true;
-    case INT8_Q5:
-        int8_rows(g, INT8_Q5, n_rows);
-        return true;
-    case INT8_Q5_MIN:
-        int8_rows(g, INT8_Q5_MIN, n_rows);
-        return true;
-    case INT8_Q4:
-        int8_rows(g, INT8_Q4, n_rows);
-        return true;
-    case INT8_Q4_MIN:
-        int8_rows(g, INT8_Q4_MIN, n_rows);
-        return true;
-    case INT8_Q6:
-    case INT8_ANY:
-        break;
-    }
-    return false;
-}
-
-/* Fewer rows than a tile has take as long as a whole one: they are the level below's, which has the
- * same bits. */
-static void gemm_int8(const struct kern_gemm *g)
-{
-    const size_t n_tiled = g->n_rows / TILE_ROWS * TILE_ROWS;
-    struct kern_gemm rest = *g;
-
-    if (n_tiled) {
-        int8_shapes();
-        if (run_int8(g, n_tiled)) {
-            rest.n_rows -= n_tiled;
-            rest.x_int8 += n_tiled * g->ldx;
-            rest.y += n_tiled * g->ldy;
-        }
-        _tile_release();
-    }
-    if (rest.n_rows)
-        kern__gemm_int8_vnni(&rest);
-}
-
 void kern__fill_amx(struct kern_table *t)
 {
     t->gemm_bf16 = gemm_bf16;
-    t->gemm_int8 = gemm_int8;
 }
 #endif

@@ -94,11 +94,6 @@ static inline void four_blocks(const float *x, const float *scale, const float *
     store_sums(_mm_loadu_ps(scale), q, out);
 }
 
-void kern__gemm_int8_vnni(const struct kern_gemm *g)
-{
-    gemm_int8(g);
-}
-
 void kern__fill_avx512vnni(struct kern_table *t)
 {
     fill_int8(t);

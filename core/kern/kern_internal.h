@@ -28,9 +28,6 @@ void kern__fill_avx512int8(struct kern_table *t);
 void kern__fill_avx512vnnidown(struct kern_table *t);
 void kern__fill_avx512bf16down(struct kern_table *t);
 
-/* The avx512vnni level's gemm_int8. */
-void kern__gemm_int8_vnni(const struct kern_gemm *g);
-
 /* gemm_int8 over x_pairs, two rows or more, and panels of bytes: in groups of 32 without minima, or
  * with one scale. Two ways to the same bits. */
 bool kern__takes_pairs(const struct kern_gemm *g);

@@ -1,5 +1,5 @@
 /* tests/support/amx.c - see amx.h. Source: Intel 64 and IA-32 Architectures Software Developer's
- * Manual, volume 2: LDTILECFG, TILELOADD, TILERELEASE, TILESTORED, TILEZERO, TDPBF16PS, TDPBSUD. */
+ * Manual, volume 2: LDTILECFG, TILELOADD, TILERELEASE, TILESTORED, TILEZERO, TDPBF16PS. */
 #include "tests/support/amx.h"
 
 #include <float.h>
@@ -17,10 +17,7 @@ enum { N_TILES = 8, ROWS = 16, ROW_BYTES = 64, CONFIG_BYTES = 64 };
 struct tile {
     unsigned n_rows, row_bytes; /* 0: no such tile */
     union {
-        uint8_t u8[ROW_BYTES];
-        int8_t i8[ROW_BYTES];
         uint16_t u16[ROW_BYTES / 2];
-        int32_t i32[ROW_BYTES / 4];
         float f32[ROW_BYTES / 4];
     } row[ROWS];
 };
@@ -168,16 +165,6 @@ static void dot_bf16(struct tile *c, const struct tile *a, const struct tile *b)
         }
 }
 
-/* Bytes with a sign times bytes without. */
-static void dot_su(struct tile *c, const struct tile *a, const struct tile *b)
-{
-    check_product(c, a, b);
-    for (unsigned m = 0; m < c->n_rows; m++)
-        for (unsigned n = 0; n < c->row_bytes / 4; n++)
-            for (unsigned k = 0; k < a->row_bytes; k++)
-                c->row[m].i32[n] += a->row[m].i8[k] * b->row[k / 4].u8[4 * n + k % 4];
-}
-
 /* False if it is none of those above. */
 static bool compute(const struct instruction *in)
 {
@@ -194,8 +181,6 @@ static bool compute(const struct instruction *in)
         move(t, in, in->prefix == PF2);
     else if (in->opcode == 0x5c && in->prefix == PF3)
         dot_bf16(t, &tiles[in->rm], &tiles[in->vvvv]);
-    else if (in->opcode == 0x5e && in->prefix == PF3)
-        dot_su(t, &tiles[in->rm], &tiles[in->vvvv]);
     else
         return false;
     return true;
