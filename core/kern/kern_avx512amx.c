@@ -2,8 +2,9 @@
  * them. A tile is a register of 16 rows of 64 bytes; what its instructions compute stands in
  * Intel's Software Developer's Manual, volume 2, under their names.
  *
- * Each call sets the shapes of its tiles and gives them back, so that a thread has none to be saved
- * by the system between two products. */
+ * LDTILECFG takes 200 cycles, so a call has the shapes of its whole blocks of rows set once, and
+ * once more for a last one with fewer. It gives its tiles back, so that a thread has none to be
+ * saved by the system between two products. */
 #include "core/kern/kern_internal.h"
 
 #if defined(__x86_64__)
@@ -45,7 +46,7 @@ static inline void ask(const char *from, size_t n)
 
 /* Tiles: 0 and 1 are the sums of the first 16 rows by the panel's halves, 2 and 3 those of the
  * others, 4 and 5 their x, 6 and 7 the halves. gcc wants their numbers as constants. */
-static void pairs_shapes(size_t n_rows, size_t n_k)
+static void pairs_shapes(size_t n_rows)
 {
     const size_t first = n_rows < TILE_ROWS ? n_rows : TILE_ROWS;
     struct tile_shapes s = {.palette = 1};
@@ -53,74 +54,119 @@ static void pairs_shapes(size_t n_rows, size_t n_k)
     for (unsigned half = 0; half < 2; half++) {
         shape(&s, half, first, TILE_BYTES);
         shape(&s, 2 + half, n_rows - first, TILE_BYTES);
-        shape(&s, 4 + half, half ? n_rows - first : first, n_k * sizeof(uint16_t));
-        shape(&s, 6 + half, n_k / 2, TILE_BYTES);
+        shape(&s, 4 + half, half ? n_rows - first : first, TILE_BYTES);
+        shape(&s, 6 + half, TILE_ROWS, TILE_BYTES);
     }
     written(&s);
     _tile_loadconfig(&s);
 }
 
-/* sums [n_rows, KERN_PANEL] += x w over the values [k, end), whole steps. */
-static void pairs_steps(const struct kern_gemm *g, size_t row, size_t n_rows, size_t k, size_t end,
-                        float *sums)
+/* The values of k behind the last whole step, with zeros behind them: these change no sum. */
+struct pairs_tail {
+    uint16_t x[PAIRS_ROWS][PAIRS_K], w[PAIRS_K / 2][KERN_PANEL][2];
+};
+
+static void tail_w(const struct kern_gemm *g, size_t k, struct pairs_tail *t)
 {
-    const size_t step = end - k < PAIRS_K ? end - k : PAIRS_K;
-    const size_t ldx = g->ldx * sizeof(uint16_t), ldw = KERN_PANEL * 2 * sizeof(uint16_t);
-    const size_t ld = KERN_PANEL * sizeof(*sums);
-    const size_t ahead_row = g->n_ahead / g->n_rows, share = ahead_row * n_rows * step / g->n_k;
+    size_t n;
+    const uint16_t *w = kern__part(g, k, &n);
+
+    memset(t, 0, sizeof(*t));
+    memcpy(t->w, w, n * KERN_PANEL * sizeof(*w));
+    written(t);
+}
+
+static const uint16_t *tail_x(const struct kern_gemm *g, size_t row, size_t n_rows, size_t k,
+                              struct pairs_tail *t)
+{
+    for (size_t r = 0; r < n_rows; r++)
+        memcpy(t->x[r], g->x_bf16 + (row + r) * g->ldx + k, (g->n_k - k) * sizeof(t->x[r][0]));
+    written(t);
+    return t->x[0];
+}
+
+/* The sums += 32 values of k, x's rows ldx bytes apart. */
+INLINE void pairs_step(const uint16_t *x, size_t ldx, const uint16_t *w, bool has_two)
+{
+    const size_t ldw = KERN_PANEL * 2 * sizeof(*w);
+
+    _tile_loadd(6, w, ldw);
+    _tile_loadd(7, w + KERN_PANEL, ldw);
+    _tile_loadd(4, x, ldx);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if (has_two) {
+        _tile_loadd(5, (const char *)x + TILE_ROWS * ldx, ldx);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+}
+
+/* The sums as y's rows or, where something is to be added to them, by way of memory. */
+INLINE void pairs_store(const struct kern_gemm *g, size_t row, size_t n_rows, bool has_two)
+{
+    const bool is_whole = g->is_first && !g->bias && g->n_cols == KERN_PANEL;
+    _Alignas(64) float sums[PAIRS_ROWS * KERN_PANEL];
+    float *const to = is_whole ? g->y + row * g->ldy : sums;
+    const size_t ld = is_whole ? g->ldy : KERN_PANEL;
+
+    _tile_stored(0, to, ld * sizeof(*to));
+    _tile_stored(1, to + TILE_ROWS, ld * sizeof(*to));
+    if (has_two) {
+        _tile_stored(2, to + TILE_ROWS * ld, ld * sizeof(*to));
+        _tile_stored(3, to + TILE_ROWS * ld + TILE_ROWS, ld * sizeof(*to));
+    }
+    for (size_t r = 0; !is_whole && r < n_rows; r++)
+        for (size_t col = 0; col < g->n_cols; col += VN)
+            vec_store(g, row + r, col, v_load(sums + r * KERN_PANEL + col));
+}
+
+/* n_rows rows from `row` on, the number whose shapes are set. */
+INLINE void pairs_rows(const struct kern_gemm *g, size_t row, size_t n_rows, bool has_two,
+                       struct pairs_tail *tail)
+{
+    const size_t n_whole = g->n_k / PAIRS_K * PAIRS_K, ldx = g->ldx * sizeof(*g->x_bf16);
+    const size_t ahead_row = g->n_ahead / g->n_rows;
+    const size_t share = n_whole ? ahead_row * n_rows * PAIRS_K / n_whole : 0;
     const char *ahead = (const char *)g->ahead + ahead_row * row;
     const uint16_t *x = g->x_bf16 + row * g->ldx;
-    const bool has_two = n_rows > TILE_ROWS;
 
-    pairs_shapes(n_rows, step);
-    written(sums);
-    _tile_loadd(0, sums, ld);
-    _tile_loadd(1, sums + TILE_ROWS, ld);
+    _tile_zero(0);
+    _tile_zero(1);
     if (has_two) {
-        _tile_loadd(2, sums + TILE_ROWS * KERN_PANEL, ld);
-        _tile_loadd(3, sums + TILE_ROWS * KERN_PANEL + TILE_ROWS, ld);
+        _tile_zero(2);
+        _tile_zero(3);
     }
-    for (; k < end; k += step, ahead += share) {
+    for (size_t k = 0; k < n_whole; k += PAIRS_K, ahead += share) {
         size_t n;
-        const uint16_t *w = kern__part(g, k, &n); /* a step or more */
 
-        _tile_loadd(6, w, ldw);
-        _tile_loadd(7, w + KERN_PANEL, ldw);
-        _tile_loadd(4, x + k, ldx);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        if (has_two) {
-            _tile_loadd(5, x + TILE_ROWS * g->ldx + k, ldx);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
-        }
+        pairs_step(x + k, ldx, kern__part(g, k, &n), has_two); /* a step, or more */
         ask(ahead, share);
     }
-    _tile_stored(0, sums, ld);
-    _tile_stored(1, sums + TILE_ROWS, ld);
-    if (has_two) {
-        _tile_stored(2, sums + TILE_ROWS * KERN_PANEL, ld);
-        _tile_stored(3, sums + TILE_ROWS * KERN_PANEL + TILE_ROWS, ld);
-    }
+    if (n_whole < g->n_k)
+        pairs_step(tail_x(g, row, n_rows, n_whole, tail), sizeof(tail->x[0]), tail->w[0][0],
+                   has_two);
+    pairs_store(g, row, n_rows, has_two);
 }
 
 static void gemm_bf16(const struct kern_gemm *g)
 {
-    const size_t n_whole = g->n_k / PAIRS_K * PAIRS_K;
+    const size_t n_whole = g->n_rows / PAIRS_ROWS * PAIRS_ROWS, n_rest = g->n_rows - n_whole;
     const unsigned mode = v_flush_begin(); /* as the tiles' instructions, which ask nobody */
-    _Alignas(64) float sums[PAIRS_ROWS * KERN_PANEL];
+    _Alignas(64) struct pairs_tail tail;
 
-    for (size_t row = 0, n; row < g->n_rows; row += n) {
-        n = g->n_rows - row < PAIRS_ROWS ? g->n_rows - row : PAIRS_ROWS;
-        memset(sums, 0, n * KERN_PANEL * sizeof(*sums));
-        if (n_whole)
-            pairs_steps(g, row, n, 0, n_whole, sums);
-        if (n_whole < g->n_k)
-            pairs_steps(g, row, n, n_whole, g->n_k, sums);
-        for (size_t r = 0; r < n; r++)
-            for (size_t col = 0; col < g->n_cols; col += VN)
-                vec_store(g, row + r, col, v_load(sums + r * KERN_PANEL + col));
-    }
+    if (g->n_k % PAIRS_K)
+        tail_w(g, g->n_k / PAIRS_K * PAIRS_K, &tail);
+    if (n_whole)
+        pairs_shapes(PAIRS_ROWS);
+    for (size_t row = 0; row < n_whole; row += PAIRS_ROWS)
+        pairs_rows(g, row, PAIRS_ROWS, true, &tail);
+    if (n_rest)
+        pairs_shapes(n_rest);
+    if (n_rest > TILE_ROWS)
+        pairs_rows(g, n_whole, n_rest, true, &tail);
+    else if (n_rest)
+        pairs_rows(g, n_whole, n_rest, false, &tail);
     v_flush_end(mode);
     _tile_release();
 }
