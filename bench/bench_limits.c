@@ -7,8 +7,11 @@
  * int8 where each 32 values of both factors have a scale ("int8_groups"), and where those of one
  * factor have ("int8_long"); and bytes read from memory (GB/s).
  * A CPU without an instruction for bf16 multiplies it in f32, so its limit is that of f32;
- * with AVX2 alone 8 bits are multiplied as values of 16.
+ * with AVX2 alone 8 bits are multiplied as values of 16. With AMX tiles are multiplied.
  * Best of several runs: a limit is what was possible. */
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -87,10 +90,97 @@ struct peak {
         unsigned needs; /* a level of kern.h */
         void (*run)(void);
         unsigned n_ops; /* of one turn */
-    } way[5];           /* the best first; the last has no function */
+    } way[6];           /* the best first; the last has no function */
 };
 
 #if defined(__x86_64__)
+/* Tiles (AMX): six sums of 16 x 16, of pairs of bf16 or of quads of 8 bits. */
+#define TILED __attribute__((target("amx-tile,amx-int8,amx-bf16,avx512f,fma")))
+enum { N_TILES = 6, TILE_ROWS = 16, TILE_OPS = 2 * TILE_ROWS * TILE_ROWS };
+
+/* Tile 6 has rows of so many bytes, tile 7 the same in fours; all others are full. */
+TILED static void tiles_begin(unsigned n_bytes)
+{
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t n_rows[16];
+    } shapes = {.palette = 1};
+
+    for (unsigned i = 0; i < 8; i++) {
+        shapes.row_bytes[i] = i == 6 ? (uint16_t)n_bytes : 64;
+        shapes.n_rows[i] = i == 7 ? (uint8_t)(n_bytes / 4) : TILE_ROWS;
+    }
+    __asm__ volatile("" : : "r"(&shapes) : "memory");
+    _tile_loadconfig(&shapes);
+    _tile_zero(6);
+    _tile_zero(7);
+}
+
+#define TILE_CHAINS(name, dot)                  \
+    TILED static void name(void)                \
+    {                                           \
+        tiles_begin(64);                        \
+        for (int i = 0; i < N_TURNS / 8; i++) { \
+            dot(0, 6, 7);                       \
+            dot(1, 6, 7);                       \
+            dot(2, 6, 7);                       \
+            dot(3, 6, 7);                       \
+            dot(4, 6, 7);                       \
+            dot(5, 6, 7);                       \
+        }                                       \
+        _tile_release();                        \
+    }
+TILE_CHAINS(bf16_amx, _tile_dpbf16ps)
+TILE_CHAINS(int8_amx, _tile_dpbsud)
+
+/* A group of 32 values is half of a tile's rows, and its sums go through memory to the registers
+ * where 16 rows of them meet their scales. */
+#define TILE_GROUP(i)                 \
+    do {                              \
+        _tile_zero(i);                \
+        _tile_dpbsud(i, 6, 7);        \
+        _tile_stored(i, sums[i], 64); \
+    } while (0)
+TILED static inline __attribute__((always_inline)) void tile_groups(bool is_long)
+{
+    _Alignas(64) int32_t sums[2][TILE_ROWS * TILE_ROWS];
+    __m512 s[TILE_ROWS], x = _mm512_setzero_ps(), w = _mm512_setzero_ps();
+
+    tiles_begin(32);
+#pragma GCC unroll 16
+    for (int r = 0; r < TILE_ROWS; r++)
+        s[r] = _mm512_setzero_ps();
+    for (int i = 0; i < N_TURNS / 32; i++) {
+        TILE_GROUP(0);
+        TILE_GROUP(1);
+        __asm__ volatile("" : : "r"(sums) : "memory");
+#pragma GCC unroll 32
+        for (int r = 0; r < 2 * TILE_ROWS; r++) {
+            const __m512 v = _mm512_cvtepi32_ps(
+                _mm512_load_si512(sums[r / TILE_ROWS] + r % TILE_ROWS * TILE_ROWS));
+
+            __asm__ volatile("" : "+v"(x)); /* each row's own */
+            s[r % TILE_ROWS] =
+                _mm512_fmadd_ps(v, is_long ? x : _mm512_mul_ps(x, w), s[r % TILE_ROWS]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < TILE_ROWS; r++)
+        __asm__ volatile("" : : "v"(s[r]));
+    _tile_release();
+}
+
+TILED static void groups_amx(void)
+{
+    tile_groups(false);
+}
+
+TILED static void long_amx(void)
+{
+    tile_groups(true);
+}
+
 CHAINS(f32_avx2, LINK, "vfmadd231ps", "ymm")
 CHAINS(f32_avx512, LINK, "vfmadd231ps", "zmm")
 CHAINS(bf16_avx512, LINK, "vdpbf16ps", "zmm")
@@ -109,19 +199,23 @@ GROUPS(long_avxvnni, LINK, "%{vex%} vpdpbusd", "ymm", ADD_LONG)
 
 static const struct peak peaks[] = {
     {"f32", {{KERN_AVX512, f32_avx512, N_CHAINS * 32}, {KERN_AVX2, f32_avx2, N_CHAINS * 16}}},
-    {"bf16", {{KERN_BF16, bf16_avx512, N_CHAINS * 64}}},
+    {"bf16",
+     {{KERN_AMX, bf16_amx, N_TILES *TILE_OPS * 32 / 8}, {KERN_BF16, bf16_avx512, N_CHAINS * 64}}},
     {"int8",
-     {{KERN_VNNI, int8_avx512, N_CHAINS * 128},
+     {{KERN_AMX, int8_amx, N_TILES *TILE_OPS * 64 / 8},
+      {KERN_VNNI, int8_avx512, N_CHAINS * 128},
       {KERN_AVXVNNI, int8_avxvnni, N_CHAINS * 64},
       {KERN_AVX2_FLOAT, int8_avx2float, N_CHAINS * 64},
       {KERN_AVX2, int8_avx2, N_CHAINS * 64}}},
     {"int8_groups",
-     {{KERN_VNNI, groups_avx512, N_SUMS * 128},
+     {{KERN_AMX, groups_amx, 2 * TILE_OPS * 32 / 32},
+      {KERN_VNNI, groups_avx512, N_SUMS * 128},
       {KERN_AVXVNNI, groups_avxvnni, N_SUMS * 64},
       {KERN_AVX2_FLOAT, groups_avx2float, N_SUMS * 64},
       {KERN_AVX2, groups_avx2, N_SUMS * 64}}},
     {"int8_long",
-     {{KERN_VNNI, long_avx512, N_SUMS * 128},
+     {{KERN_AMX, long_amx, 2 * TILE_OPS * 32 / 32},
+      {KERN_VNNI, long_avx512, N_SUMS * 128},
       {KERN_AVXVNNI, long_avxvnni, N_SUMS * 64},
       {KERN_AVX2_FLOAT, long_avx2float, N_SUMS * 64},
       {KERN_AVX2, long_avx2, N_SUMS * 64}}},
