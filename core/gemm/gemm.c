@@ -85,11 +85,12 @@ static int alloc_bytes(struct gemm_weight *w, const char *name, struct core_room
 static int new_weight(struct gemm_weight **out, const struct kern_table *k,
                       enum gemm_precision precision, const struct tensor *t, struct core_err *err)
 {
+    const bool is_quant = tensor_type_is_quantised(t->type);
     struct gemm_weight *w;
     bool fits;
 
     if (t->n_dims != 2 || t->dim[0] > INT_MAX || t->dim[1] > INT_MAX ||
-        (!tensor_type_is_float(t->type) && !tensor_type_is_quantised(t->type))) {
+        (!tensor_type_is_float(t->type) && !is_quant)) {
         char shape[96];
 
         return core_err_set_param(
@@ -115,7 +116,7 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
         return core_err_nomem(err, t->name);
     }
     w->reads_pairs = k->int8_pairs && gemm__is_int8(w->precision) && !kern_is_packed(w->panel.type);
-    w->narrow_max = tensor_type_is_quantised(t->type) ? k->quant_max : k->narrow_max;
+    w->fused_max = is_quant && w->precision == GEMM_EXACT ? k->quant_max : SIZE_MAX;
     *out = w;
     return 0;
 }
@@ -341,8 +342,7 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
                       size_t n_rows, size_t col)
 {
     const char *panel = (const char *)w->bytes + col / KERN_PANEL * w->panel_bytes;
-    const bool is_fused =
-        w->precision != GEMM_EXACT || w->panel.type == KERN_PANEL_F32 || n_rows <= w->narrow_max;
+    const bool is_fused = n_rows <= w->fused_max;
     struct kern_gemm g = {
         .n_rows = n_rows,
         .n_cols = a->col1 - col < KERN_PANEL ? a->col1 - col : KERN_PANEL,
@@ -350,6 +350,7 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
         .ldy = a->ldy,
         .panel = {.type = KERN_PANEL_F32},
         .is_first = true,
+        .wide = is_fused ? a->scratch : NULL,
     };
     const size_t n_block = gemm__k_block(w->precision, w->n_k);
     struct kern_panel part = w->panel;

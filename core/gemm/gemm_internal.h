@@ -32,8 +32,8 @@ struct gemm_weight {
     enum gemm_precision precision;
     struct kern_panel panel;
     size_t panel_bytes; /* of one panel over the whole of n_in */
-    size_t narrow_max;
-    size_t x_stride; /* of typed x: gemm__x_stride() */
+    size_t fused_max;   /* rows for which a panel is not widened first */
+    size_t x_stride;    /* of typed x: gemm__x_stride() */
     bool reads_pairs;
     void (*gemm)(const struct kern_gemm *g);
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);

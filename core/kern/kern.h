@@ -167,6 +167,9 @@ struct kern_gemm {
     /* In place of w, of gemm_bf16 only: the panel in parts of KERN_PART values of k, the last one
      * may be shorter. They have the bits of one panel. NULL: w. */
     const void *const *part;
+    /* NULL, or [n_k, KERN_PANEL], 64-byte aligned: gemm() may leave the values of a 16-bit panel
+     * there as f32 with its first rows, for the others. */
+    float *wide;
     float *y; /* [n_rows, n_cols], row stride ldy */
     size_t ldy;
     bool is_first;     /* y = x w; otherwise y += x w */
@@ -276,9 +279,8 @@ struct kern_table {
      * multiply-adds with k ascending, from 0, added to y at its end if !is_first, and the bias to
      * that. */
     void (*gemm)(const struct kern_gemm *g);
-    /* Up to so many rows gemm() is faster on a 16-bit panel itself, on a quantised one up to
-     * quant_max; for more, widen it first. */
-    size_t narrow_max, quant_max;
+    /* Up to so many rows gemm() is faster on a quantised panel itself; for more, widen it first. */
+    size_t quant_max;
     /* The panel's values as f32: out[n_k][KERN_PANEL], 64-byte aligned. gemm() on the
      * result gives the same bits as gemm() on the panel itself. */
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);

@@ -318,6 +318,44 @@ START_TEST(a_row_has_the_same_bits_in_every_batch)
 }
 END_TEST
 
+/* 16-bit panels, of whose values the first rows may leave f32 for the others. */
+START_TEST(room_for_widened_values_changes_no_bit)
+{
+    enum { ROWS = 75 };
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+    static const size_t ks[] = {1, 17, K_MAX};
+
+    for (size_t k = 0; k < 3; k++) {
+        struct guarded wide = guarded_new(ks[k] * KERN_PANEL * sizeof(float));
+        struct product q = product_new(&forms[_i], ROWS, ks[k], 29, 3);
+
+        for (unsigned l = 0; l < n_levels; l++) {
+            for (size_t rows = 1; rows <= ROWS; rows += rows < 40 ? 1 : 5) {
+                const size_t n_y = (rows - 1) * q.g.ldy + q.g.n_cols;
+                float *alone = malloc(n_y * sizeof(float));
+                struct kern_gemm g = q.g;
+
+                g.n_rows = rows;
+                g.is_first = rows % 2;
+                g.bias = rows % 3 ? q.bias.p : NULL;
+                memcpy(q.y.p, q.init, n_y * sizeof(float));
+                t[l].gemm(&g);
+                memcpy(alone, q.y.p, n_y * sizeof(float));
+                memcpy(q.y.p, q.init, n_y * sizeof(float));
+                g.wide = wide.p;
+                t[l].gemm(&g);
+                REQUIRE(same_bits(alone, q.y.p, n_y), "%s, %zu rows, k %zu", t[l].name, rows,
+                        ks[k]);
+                free(alone);
+            }
+        }
+        product_free(&q);
+        guarded_free(&wide);
+    }
+}
+END_TEST
+
 Suite *kern_gemm_suite(void);
 
 Suite *kern_gemm_suite(void)
@@ -335,6 +373,7 @@ Suite *kern_gemm_suite(void)
     tcase_add_loop_test(tc, gemm_is_right_at_every_level_form_and_size, 0, N_FORMS);
     tcase_add_loop_test(tc, float_panels_may_have_any_k, 0, 3);
     tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch, 0, N_FORMS);
+    tcase_add_loop_test(tc, room_for_widened_values_changes_no_bit, 0, 3);
     suite_add_tcase(s, tc);
     return s;
 }
