@@ -2,8 +2,8 @@
  *
  * The loops from outside in: rows, so many that their x stays in the second-level
  * cache; panels; blocks of k, so short that a widened one stays there too; and
- * inside the kernel, tiles of rows. The blocks of k depend on n_in alone: they are
- * part of the order of summation that gemm.h promises.
+ * inside the kernel, tiles of rows. The blocks of k depend on n_in and the type alone: they
+ * are part of the order of summation that gemm.h promises.
  * Read next: core/kern/README.md, gemm_pack.c. */
 #include "core/gemm/gemm.h"
 
@@ -18,7 +18,8 @@
 
 enum {
     K_UNIT = 32,               /* blocks of k begin at multiples: whole groups */
-    K_MAX = 384,               /* 48 KiB as f32: tiles read it from the second-level cache */
+    K_MAX = 576,               /* 72 KiB as f32: tiles read it from the second-level cache */
+    QUANT_K_MAX = 384,         /* a row alone waits for chains that are longer, each by itself */
     X_BLOCK_BYTES = 384 << 10, /* second-level caches are 512 KiB and more */
     ROWS_UNIT = 48,            /* whole tiles of 4, 6, 8 and 16 rows */
     ROWS_MIN = 2 * ROWS_UNIT,  /* fewer would widen a panel too often */
@@ -61,9 +62,9 @@ size_t gemm__whole_blocks(size_t n_in)
 
 /* Blocks of nearly equal length: 576 is 2 x 288, not 384 + 192. Typed panels are never widened, and
  * tiles read them from the second-level cache. */
-size_t gemm__k_block(enum gemm_precision p, size_t n_k)
+size_t gemm__k_block(enum gemm_precision p, bool is_quantised, size_t n_k)
 {
-    const size_t most = p == GEMM_EXACT ? K_MAX : GEMM__TYPED_K_MAX;
+    const size_t most = p != GEMM_EXACT ? GEMM__TYPED_K_MAX : is_quantised ? QUANT_K_MAX : K_MAX;
     const size_t n_blocks = (n_k + most - 1) / most;
     const size_t even = n_blocks ? (n_k + n_blocks - 1) / n_blocks : 0;
 
@@ -337,9 +338,10 @@ static void set_x(const struct gemm_weight *w, const struct gemm_args *a, size_t
     }
 }
 
-/* Rows of `a` from row0 on times one panel, over all of k. */
+/* Rows of `a` from row0 on times one panel, over all of k; times the one `second` columns behind it
+ * too, if that is not 0. */
 static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, size_t row0,
-                      size_t n_rows, size_t col)
+                      size_t n_rows, size_t col, size_t second)
 {
     const char *panel = (const char *)w->bytes + col / KERN_PANEL * w->panel_bytes;
     const bool is_fused = n_rows <= w->fused_max;
@@ -350,9 +352,11 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
         .ldy = a->ldy,
         .panel = {.type = KERN_PANEL_F32},
         .is_first = true,
+        .second_bytes = second / KERN_PANEL * w->panel_bytes,
+        .second_cols = second,
         .wide = is_fused ? a->scratch : NULL,
     };
-    const size_t n_block = gemm__k_block(w->precision, w->n_k);
+    const size_t n_block = gemm__k_block(w->precision, tensor_type_is_quantised(w->type), w->n_k);
     struct kern_panel part = w->panel;
     size_t k = 0;
 
@@ -404,6 +408,18 @@ static size_t cached_rows(const struct gemm_weight *w)
     return n > ROWS_MIN ? n : ROWS_MIN;
 }
 
+/* A row alone times floats reads the first and the second half of its columns at once. Returns
+ * from which column on panels are left. */
+static size_t run_halves(const struct gemm_weight *w, const struct gemm_args *a)
+{
+    const bool is_alone = a->n_rows == 1 && w->precision == GEMM_EXACT && !w->panel.group;
+    const size_t half = is_alone ? (a->col1 - a->col0) / (2 * KERN_PANEL) * KERN_PANEL : 0;
+
+    for (size_t col = a->col0; col < a->col0 + half; col += KERN_PANEL)
+        run_panel(w, a, 0, 1, col, half);
+    return a->col0 + 2 * half;
+}
+
 void gemm_run(const struct gemm_weight *w, const struct gemm_args *a)
 {
     const size_t rows = gemm_rows_alike(a->n_rows, cached_rows(w));
@@ -419,8 +435,8 @@ void gemm_run(const struct gemm_weight *w, const struct gemm_args *a)
     for (size_t row = 0; row < a->n_rows; row += rows) {
         const size_t n_rows = a->n_rows - row < rows ? a->n_rows - row : rows;
 
-        for (size_t col = a->col0; col < a->col1; col += KERN_PANEL)
-            run_panel(w, a, row, n_rows, col);
+        for (size_t col = run_halves(w, a); col < a->col1; col += KERN_PANEL)
+            run_panel(w, a, row, n_rows, col, 0);
     }
 }
 

@@ -26,7 +26,7 @@ static struct kern_panel panel_of(enum tensor_type type, enum gemm_precision pre
         return (struct kern_panel){.type = KERN_PANEL_BF16_PAIRS};
     if (precision == GEMM_INT8_ROTATED)
         return (struct kern_panel){.type = KERN_PANEL_Q8_LONG,
-                                   .group = (unsigned)gemm__k_block(precision, n_k)};
+                                   .group = (unsigned)gemm__k_block(precision, false, n_k)};
     if (precision == GEMM_INT8) {
         if (!tensor_type_is_quantised(type))
             return (struct kern_panel){KERN_PANEL_Q8_QUADS, KERN_INT8_BLOCK, false, KERN_SCALE_F32,

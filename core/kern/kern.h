@@ -167,6 +167,11 @@ struct kern_gemm {
     /* In place of w, of gemm_bf16 only: the panel in parts of KERN_PART values of k, the last one
      * may be shorter. They have the bits of one panel. NULL: w. */
     const void *const *part;
+    /* Of a row alone and an F32, F16 or BF16 panel: so many bytes behind w, and columns behind y
+     * and bias, another whole panel is multiplied in the same pass, which n_cols then is of both.
+     * Two streams of memory are read faster than one, and as many more chains of multiply-adds wait
+     * for each other less. No columns: none. */
+    size_t second_bytes, second_cols;
     /* NULL, or [n_k, KERN_PANEL], 64-byte aligned: gemm() may leave the values of a 16-bit panel
      * there as f32 with its first rows, for the others. */
     float *wide;

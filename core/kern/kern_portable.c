@@ -338,7 +338,7 @@ static void store(const struct kern_gemm *g, size_t i, size_t j, float s)
         *y += g->bias[j];
 }
 
-static void gemm(const struct kern_gemm *g)
+static void gemm_panel(const struct kern_gemm *g)
 {
     for (size_t i = 0; i < g->n_rows; i++) {
         float s[KERN_PANEL];
@@ -347,6 +347,19 @@ static void gemm(const struct kern_gemm *g)
         for (size_t j = 0; j < g->n_cols; j++)
             store(g, i, j, s[j]);
     }
+}
+
+static void gemm(const struct kern_gemm *g)
+{
+    struct kern_gemm second = *g;
+
+    gemm_panel(g);
+    if (!g->second_cols)
+        return;
+    second.w = (const char *)g->w + g->second_bytes;
+    second.y += g->second_cols;
+    second.bias = g->bias ? g->bias + g->second_cols : NULL;
+    gemm_panel(&second);
 }
 
 /* ---- typed x: the other levels give these bits ---- */

@@ -356,6 +356,57 @@ START_TEST(room_for_widened_values_changes_no_bit)
 }
 END_TEST
 
+/* A row alone times two panels in one pass, and one after the other: the same bits. */
+START_TEST(two_panels_at_once_are_one_and_one)
+{
+    enum { FAR = 3 }; /* panels from the first to the second */
+    static const size_t ks[] = {0, 1, 31, K_MAX};
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+
+    for (size_t i = 0; i < 4; i++) {
+        const size_t bytes = kern_panel_bytes(&forms[_i], ks[i]), cols = FAR * KERN_PANEL;
+        struct guarded w = panel_new(&forms[_i], ks[i] * (FAR + 1)), x = guarded_samples(ks[i], 1);
+        struct guarded y = guarded_samples(cols + KERN_PANEL, 2);
+        struct guarded bias = guarded_samples(cols + KERN_PANEL, 3);
+        float init[(FAR + 1) * KERN_PANEL], want[(FAR + 1) * KERN_PANEL];
+
+        memcpy(init, y.p, sizeof(init));
+        for (unsigned l = 0; l < 4 * n_levels; l++) {
+            struct kern_gemm g = {.n_rows = 1,
+                                  .n_k = ks[i],
+                                  .n_cols = KERN_PANEL,
+                                  .x = x.p,
+                                  .ldx = ks[i],
+                                  .panel = forms[_i],
+                                  .w = w.p,
+                                  .y = y.p,
+                                  .ldy = cols + KERN_PANEL,
+                                  .is_first = l % 2,
+                                  .bias = l / 2 % 2 ? bias.p : NULL};
+            struct kern_gemm second = g;
+
+            second.w = (const char *)w.p + FAR * bytes;
+            second.y += cols;
+            second.bias = g.bias ? g.bias + cols : NULL;
+            memcpy(y.p, init, sizeof(init));
+            t[l / 4].gemm(&g);
+            t[l / 4].gemm(&second);
+            memcpy(want, y.p, sizeof(want));
+            memcpy(y.p, init, sizeof(init));
+            g.second_bytes = FAR * bytes;
+            g.second_cols = cols;
+            t[l / 4].gemm(&g);
+            REQUIRE(same_bits(want, y.p, cols + KERN_PANEL), "%s, k %zu", t[l / 4].name, ks[i]);
+        }
+        guarded_free(&w);
+        guarded_free(&x);
+        guarded_free(&y);
+        guarded_free(&bias);
+    }
+}
+END_TEST
+
 Suite *kern_gemm_suite(void);
 
 Suite *kern_gemm_suite(void)
@@ -374,6 +425,7 @@ Suite *kern_gemm_suite(void)
     tcase_add_loop_test(tc, float_panels_may_have_any_k, 0, 3);
     tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch, 0, N_FORMS);
     tcase_add_loop_test(tc, room_for_widened_values_changes_no_bit, 0, 3);
+    tcase_add_loop_test(tc, two_panels_at_once_are_one_and_one, 0, 3);
     suite_add_tcase(s, tc);
     return s;
 }
