@@ -358,11 +358,12 @@ static void ask_up(const struct group *g, const struct tile *t, size_t c0, size_
 }
 
 /* The base's product of a tile of few rows, panel by panel: in front of each, memory is asked for
- * what `up` reads of it behind the tile. Asked for all at once, much would be dropped. */
+ * what `up` reads of it behind the tile. Asked for all at once, much would be dropped; but a row
+ * alone has one task, and all of its columns in one product. */
 static void run_asking(const struct group *g, const struct gemm_weight *w, const struct tile *t,
                        const struct gemm_args *whole)
 {
-    const size_t n = gemm_panel(w);
+    const size_t n = whole->n_rows == 1 ? t->c1 - t->c0 : gemm_panel(w);
     struct gemm_args a = *whole;
 
     for (size_t c = t->c0; c < t->c1; c += n) {

@@ -168,7 +168,7 @@ struct kern_gemm {
      * may be shorter. They have the bits of one panel. NULL: w. */
     const void *const *part;
     /* Of a row alone and an F32, F16 or BF16 panel: so many bytes behind w, and columns behind y
-     * and bias, another whole panel is multiplied in the same pass, which n_cols then is of both.
+     * and bias, another whole panel is multiplied in the same pass; n_cols is that of each.
      * Two streams of memory are read faster than one, and as many more chains of multiply-adds wait
      * for each other less. No columns: none. */
     size_t second_bytes, second_cols;
