@@ -82,6 +82,23 @@ static int alloc_bytes(struct gemm_weight *w, const char *name, struct core_room
     return w->bytes ? 0 : core_err_nomem(err, name);
 }
 
+/* With a precision and blocks of k. */
+static struct gemm_weight *alloc_weight(enum gemm_precision p, bool is_quantised, size_t n_in)
+{
+    const size_t n_k = p == GEMM_EXACT ? n_in : gemm__whole_blocks(n_in);
+    const size_t k_block = gemm__k_block(p, is_quantised, n_k);
+    const size_t n_blocks = k_block ? (n_k + k_block - 1) / k_block : 1;
+    struct gemm_weight *w = core_calloc(1, sizeof(*w) + (n_blocks + 1) * sizeof(w->block_at[0]));
+
+    if (!w)
+        return NULL;
+    w->precision = p;
+    w->n_k = n_k;
+    w->k_block = k_block;
+    w->n_blocks = n_blocks;
+    return w;
+}
+
 /* All but its bytes. */
 static int new_weight(struct gemm_weight **out, const struct kern_table *k,
                       enum gemm_precision precision, const struct tensor *t, struct core_err *err)
@@ -98,14 +115,12 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
             err, CORE_E_ADAPTER_MISMATCH, t->name, "%s: %s %s is not a weight matrix", t->name,
             tensor_type_text(t->type), tensor_shape_text(t, shape, sizeof(shape)));
     }
-    w = core_calloc(1, sizeof(*w));
+    w = alloc_weight(precision_of(t->type, precision), is_quant, t->dim[1]);
     if (!w)
         return core_err_nomem(err, t->name);
     w->n_out = t->dim[0];
     w->n_in = t->dim[1];
     w->type = type_of(t->type, precision);
-    w->precision = precision_of(t->type, precision);
-    w->n_k = w->precision == GEMM_EXACT ? w->n_in : gemm__whole_blocks(w->n_in);
     w->gemm = gemm__is_int8(w->precision) ? k->gemm_int8
               : w->precision == GEMM_BF16 ? k->gemm_bf16
                                           : k->gemm;
@@ -116,6 +131,8 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
         core_free(w);
         return core_err_nomem(err, t->name);
     }
+    for (size_t i = 0; i <= w->n_blocks; i++)
+        w->block_at[i] = kern_panel_bytes(&w->panel, i < w->n_blocks ? i * w->k_block : w->n_k);
     w->reads_pairs = k->int8_pairs && gemm__is_int8(w->precision) && !kern_is_packed(w->panel.type);
     w->fused_max = is_quant && w->precision == GEMM_EXACT ? k->quant_max : SIZE_MAX;
     *out = w;
@@ -215,7 +232,7 @@ size_t gemm_n_in(const struct gemm_weight *w)
 
 size_t gemm_weight_bytes(const struct gemm_weight *w)
 {
-    return sizeof(*w) + w->n_bytes;
+    return sizeof(*w) + (w->n_blocks + 1) * sizeof(w->block_at[0]) + w->n_bytes;
 }
 
 size_t gemm_panel(const struct gemm_weight *w)
@@ -356,17 +373,18 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
         .second_cols = second,
         .wide = is_fused ? a->scratch : NULL,
     };
-    const size_t n_block = gemm__k_block(w->precision, tensor_type_is_quantised(w->type), w->n_k);
     struct kern_panel part = w->panel;
-    size_t k = 0;
 
-    do { /* once even for n_in = 0, which gives zeros */
+    for (size_t i = 0; i < w->n_blocks; i++) { /* one even for n_in = 0, which gives zeros */
+        const size_t k = i * w->k_block;
+        const bool is_last = i + 1 == w->n_blocks;
+
         part.first = k % KERN_SUPER;
-        g.n_k = w->n_k - k < n_block ? w->n_k - k : n_block;
-        g.bias = a->bias && k + g.n_k == w->n_k ? a->bias + col : NULL;
+        g.n_k = is_last ? w->n_k - k : w->k_block;
+        g.bias = a->bias && is_last ? a->bias + col : NULL;
         set_x(w, a, row0, k, &g);
-        g.w = panel + kern_panel_bytes(&w->panel, k);
-        g.n_ahead = kern_panel_bytes(&w->panel, k + g.n_k) - kern_panel_bytes(&w->panel, k);
+        g.w = panel + w->block_at[i];
+        g.n_ahead = w->block_at[i + 1] - w->block_at[i];
         g.ahead = (const char *)g.w + g.n_ahead; /* the next block, or the next panel */
         if (is_fused) {
             g.panel = part;
@@ -376,8 +394,7 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
         }
         w->gemm(&g);
         g.is_first = false;
-        k += g.n_k;
-    } while (k < w->n_k);
+    }
 }
 
 size_t gemm_rows_alike(size_t n_rows, size_t most)

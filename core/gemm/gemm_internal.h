@@ -37,6 +37,9 @@ struct gemm_weight {
     bool reads_pairs;
     void (*gemm)(const struct kern_gemm *g);
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);
+
+    size_t k_block, n_blocks; /* values of k of each block, the last of which may be shorter */
+    size_t block_at[]; /* [n_blocks + 1]: where each begins in a panel, bytes; the panel's end */
 };
 
 /* Values of a row of typed x. */
