@@ -362,6 +362,8 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
 {
     const char *panel = (const char *)w->bytes + col / KERN_PANEL * w->panel_bytes;
     const bool is_fused = n_rows <= w->fused_max;
+    /* for one row of values that are not typed the processor's own prefetching keeps up */
+    const bool is_asking = n_rows > 1 || w->precision != GEMM_EXACT;
     struct kern_gemm g = {
         .n_rows = n_rows,
         .n_cols = a->col1 - col < KERN_PANEL ? a->col1 - col : KERN_PANEL,
@@ -384,8 +386,8 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
         g.bias = a->bias && is_last ? a->bias + col : NULL;
         set_x(w, a, row0, k, &g);
         g.w = panel + w->block_at[i];
-        g.n_ahead = w->block_at[i + 1] - w->block_at[i];
-        g.ahead = (const char *)g.w + g.n_ahead; /* the next block, or the next panel */
+        g.n_ahead = is_asking ? w->block_at[i + 1] - w->block_at[i] : 0;
+        g.ahead = panel + w->block_at[i + 1]; /* the next block, or the next panel */
         if (is_fused) {
             g.panel = part;
         } else {

@@ -179,8 +179,8 @@ struct kern_gemm {
     size_t ldy;
     bool is_first;     /* y = x w; otherwise y += x w */
     const float *bias; /* NULL, or [n_cols]: added to each row of y behind that */
-    /* What the caller will need next, n_ahead bytes: prefetched in passing. It need not
-     * be readable memory. */
+    /* What the caller will need next, n_ahead bytes: prefetched in passing, beside one row of
+     * quantised values or bf16 pairs not. It need not be readable memory. */
     const void *ahead;
     size_t n_ahead;
 };
