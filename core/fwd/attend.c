@@ -33,18 +33,19 @@ struct job {
     size_t kv_head;
 };
 
-/* Adjacent keys and values of one KV head. Values are rows; keys are rows too, or, in KV
- * blocks, columns; or both are pairs (struct fwd). Rows of a stack without blocks, and of its
- * prefixes, are made panels by who takes an item. */
+/* Adjacent keys and values of one KV head: rows, or, of KV blocks, panels, of pairs if has_pairs
+ * (struct fwd). Rows of a stack without blocks, and of its prefixes, are made panels by who takes
+ * an item. */
 struct piece {
     const void *k, *v;
     size_t n;
+    const char *ahead; /* keys and values that memory is asked for meanwhile; NULL: none */
 };
 struct span {
     size_t at, n; /* the item's keys [at, at + n) */
-    bool is_prefix, has_columns, has_pairs;
+    bool is_prefix, is_of_blocks, has_pairs;
     enum tensor_type type;
-    size_t ldk, ldv;
+    size_t ldk, ldv; /* of rows */
     unsigned n_pieces;
     struct piece piece[PIECES];
     const float *panels; /* of keys that are rows: kern.h, columns; or NULL */
@@ -102,20 +103,19 @@ static void span_of_blocks(const struct job *j, size_t first, struct span *s)
 {
     const struct fwd *f = j->f;
     const uint32_t *block = (j->a->is_cross ? j->seq->cross_block : j->seq->kv_block);
-    const size_t size = tensor_type_block_bytes(f->opt.kv_type), at = j->kv_head * f->c->d_head;
 
     s->type = f->opt.kv_type;
-    s->has_columns = true;
+    s->is_of_blocks = true;
     s->has_pairs = f->has_pairs;
-    s->ldk = FWD_KV_BLOCK;
     s->n_pieces = 0;
     for (size_t i = 0; i < s->n; i += FWD_KV_BLOCK) {
         const uint32_t b = block[(first + i) / FWD_KV_BLOCK];
-        const char *k = fwd__kv(f, j->layer, FWD_KV_K, b), *v = fwd__kv(f, j->layer, FWD_KV_V, b);
 
-        s->piece[s->n_pieces++] = (struct piece){k + at * FWD_KV_BLOCK * size,
-                                                 v + at * (s->has_pairs ? FWD_KV_BLOCK : 1) * size,
-                                                 s->n - i < FWD_KV_BLOCK ? s->n - i : FWD_KV_BLOCK};
+        s->piece[s->n_pieces++] =
+            (struct piece){.k = fwd__keys(f, j->layer, b, j->kv_head),
+                           .v = fwd__values(f, j->layer, b, j->kv_head),
+                           .n = s->n - i < FWD_KV_BLOCK ? s->n - i : FWD_KV_BLOCK,
+                           .ahead = fwd__keys_ahead(j->w)};
     }
 }
 
@@ -206,7 +206,7 @@ static void add_scores(const struct job *j, const struct queries *qs, const stru
                                .n_keys = s->n,
                                .key = s->at - j->n_prefix,
                                .q = qs->q,
-                               .k = s->has_columns ? NULL : s->piece[0].k,
+                               .k = s->is_of_blocks ? NULL : s->piece[0].k,
                                .ldq = qs->ld,
                                .ldk = s->ldk,
                                .score = score,
@@ -242,6 +242,19 @@ static enum kern_panel_type panel_type(enum tensor_type t)
     return t == TENSOR_F16 ? KERN_PANEL_F16 : t == TENSOR_BF16 ? KERN_PANEL_BF16 : KERN_PANEL_F32;
 }
 
+/* Bytes of a head's keys in a KV block, or of so many of its values. */
+static size_t piece_bytes(const struct job *j, size_t n)
+{
+    return n * FWD_KV_BLOCK * tensor_type_block_bytes(j->f->opt.kv_type);
+}
+
+/* The product asks for n_bytes, from `at` on of what is to be asked for beside a piece. */
+static void set_ahead(struct kern_gemm *g, const struct piece *p, size_t at, size_t n_bytes)
+{
+    g->ahead = p->ahead ? p->ahead + at : g->w;
+    g->n_ahead = p->ahead ? n_bytes : 0;
+}
+
 /* score = q k^T, of panels: those of rows, or KV blocks. */
 static void panel_scores(const struct job *j, const struct queries *qs, const struct span *s,
                          float *score)
@@ -256,14 +269,22 @@ static void panel_scores(const struct job *j, const struct queries *qs, const st
                           .is_first = true};
 
     for (size_t i = 0, at = 0; at < s->n; i++, at += KERN_PANEL) {
-        g.w = g.ahead = s->panels ? s->panels + at * d : s->piece[i].k;
+        g.w = s->panels ? s->panels + at * d : s->piece[i].k;
         g.n_cols = s->n - at < KERN_PANEL ? s->n - at : KERN_PANEL;
         g.y = score + at;
+        set_ahead(&g, &s->piece[i], 0, piece_bytes(j, d));
         j->f->k->gemm(&g);
     }
 }
 
-/* score = q k^T, of pairs. */
+/* Asks for all beside a piece at once. */
+static void ask(const struct piece *p, size_t n_bytes)
+{
+    for (size_t i = 0; p->ahead && i < n_bytes; i += 64)
+        __builtin_prefetch(p->ahead + i, 0, 2);
+}
+
+/* score = q k^T, of pairs. One product reads the values of all pieces and cannot ask for others. */
 static void pairs_scores(const struct job *j, const struct queries *qs, const struct span *s,
                          float *score)
 {
@@ -277,9 +298,35 @@ static void pairs_scores(const struct job *j, const struct queries *qs, const st
         g.w = s->k_pairs ? s->k_pairs + at * d : s->piece[i].k;
         g.n_cols = s->n - at < KERN_PANEL ? s->n - at : KERN_PANEL;
         g.y = score + at;
-        g.ahead = s->k_pairs ? g.w : s->piece[i].v; /* needed behind all scores of the span */
-        g.n_ahead = s->k_pairs ? 0 : d * FWD_KV_BLOCK * sizeof(uint16_t);
+        g.ahead = g.w;
+        ask(&s->piece[i], 2 * piece_bytes(j, d));
         j->f->k->gemm_bf16(&g);
+    }
+}
+
+/* o += the values of panels, weighed, or the first of it; weight [rows, lds]. */
+static void panel_values(const struct job *j, const struct queries *qs, const struct span *s,
+                         const float *weight)
+{
+    const size_t d = j->f->c->d_head;
+    struct kern_gemm g = {.n_rows = qs->n,
+                          .ldx = s->lds,
+                          .panel = {.type = panel_type(s->type)},
+                          .ldy = qs->ld,
+                          .is_first = qs->is_first};
+
+    for (unsigned i = 0; i < s->n_pieces; i++, g.is_first = false) {
+        const char *v = s->piece[i].v;
+
+        g.n_k = s->piece[i].n;
+        g.x = weight + (size_t)i * FWD_KV_BLOCK;
+        for (size_t c = 0; c < d; c += KERN_PANEL) {
+            g.w = v + piece_bytes(j, c);
+            g.n_cols = d - c < KERN_PANEL ? d - c : KERN_PANEL;
+            g.y = qs->o + c;
+            set_ahead(&g, &s->piece[i], piece_bytes(j, d + c), piece_bytes(j, KERN_PANEL));
+            j->f->k->gemm(&g);
+        }
     }
 }
 
@@ -311,7 +358,7 @@ static void make_scores(const struct job *j, const struct queries *qs, const str
 {
     if (s->has_pairs)
         pairs_scores(j, qs, s, score);
-    else if (s->panels || s->has_columns)
+    else if (s->panels || s->is_of_blocks)
         panel_scores(j, qs, s, score);
     else
         j->f->k->dots(qs->n, s->n, j->f->c->d_head, qs->q, qs->ld, s->type, s->piece[0].k, s->ldk,
@@ -366,25 +413,6 @@ static void weigh(const struct job *j, const struct queries *qs, const struct sp
             k->scale(j->f->c->d_head, qs->less[i], qs->o + i * qs->ld);
 }
 
-/* Asks memory for a span's keys and values at once: a decoding step reads each of them for one
- * query only, so that it would wait for one line after the other. */
-static void fetch(const struct job *j, const struct span *s)
-{
-    const size_t d = j->f->c->d_head, size = tensor_type_block_bytes(s->type);
-
-    for (unsigned i = 0; i < s->n_pieces; i++) {
-        const char *k = s->piece[i].k, *v = s->piece[i].v;
-
-        for (size_t at = 0; at < d * s->ldk * size; at += 64)
-            __builtin_prefetch(k + at, 0, 2);
-        for (size_t at = 0; s->has_pairs && at < d * s->ldk * size; at += 64)
-            __builtin_prefetch(v + at, 0, 2);
-        for (size_t n = 0; !s->has_pairs && n < s->piece[i].n; n++)
-            for (size_t at = 0; at < d * size; at += 64)
-                __builtin_prefetch(v + n * s->ldv * size + at, 0, 2);
-    }
-}
-
 /* o [rows, d_head] = 0. */
 static void clear(const struct job *j, const struct queries *qs)
 {
@@ -397,7 +425,6 @@ static void add_span(const struct job *j, const struct queries *qs, const struct
                      float *score)
 {
     uint16_t *bf16 = j->f->worker[j->w->worker].weight;
-    float *weight = score;
 
     make_scores(j, qs, s, score);
     weigh(j, qs, s, score, s->has_pairs ? bf16 : NULL);
@@ -405,12 +432,15 @@ static void add_span(const struct job *j, const struct queries *qs, const struct
         pairs_values(j, qs, s, bf16);
         return;
     }
+    if (s->is_of_blocks) {
+        panel_values(j, qs, s, score);
+        return;
+    }
     scale_prefix(j, qs, s, 1, score);
     if (qs->is_first)
         clear(j, qs);
-    for (unsigned i = 0; i < s->n_pieces; weight += s->piece[i++].n)
-        j->f->k->outer(qs->n, j->f->c->d_head, s->piece[i].n, weight, s->lds, s->type,
-                       s->piece[i].v, s->ldv, qs->o, qs->ld);
+    j->f->k->outer(qs->n, j->f->c->d_head, s->n, score, s->lds, s->type, s->piece[0].v, s->ldv,
+                   qs->o, qs->ld);
 }
 
 /* ---- an item ---------------------------------------------------------------------------- */
@@ -462,6 +492,13 @@ static bool is_behind(const struct queries *all, size_t at)
            (ptrdiff_t)at >= all->end + (ptrdiff_t)(all->n - 1) * all->end_step;
 }
 
+/* What is to be asked for beside a span has been. */
+static void asked(struct span *s)
+{
+    for (unsigned i = 0; i < s->n_pieces; i++)
+        s->piece[i].ahead = NULL;
+}
+
 /* All spans that a query of the item sees, each for all heads while it is in the cache. */
 static void run_passes(const struct job *j, struct queries *all, size_t n_heads, float *score)
 {
@@ -476,13 +513,12 @@ static void run_passes(const struct job *j, struct queries *all, size_t n_heads,
         if (begin >= end || is_behind(all, at))
             continue;
         span_at(j, begin, end, &s);
-        if (j->is_single && s.has_columns)
-            fetch(j, &s);
         for (size_t h = 0; h < n_heads; h++)
             for (size_t q0 = 0; q0 < all->n; q0 += n_rows) {
                 const struct queries qs = pass(j, all, h, q0, n_rows);
 
                 add_span(j, &qs, &s, score);
+                asked(&s);
             }
         all->is_first = false;
     }
@@ -558,7 +594,7 @@ size_t fwd__pair_values(const struct fwd *f)
 }
 
 void fwd__attend(const struct fwd_walk *w, unsigned layer, const struct fwd_attn *a,
-                 const struct fwd_attn_item *it)
+                 const struct fwd_attn_item *it, const struct fwd_attn_item *next)
 {
     const struct fwd *f = w->f;
     const struct fwd_part *part = &w->rows->part[it->part];
@@ -604,5 +640,7 @@ void fwd__attend(const struct fwd_walk *w, unsigned layer, const struct fwd_attn
         qs.head_step = 1;
         qs.query_step = 0;
     }
+    if (j.has_blocks)
+        fwd__keys_ahead_item(w, layer, a, it, next);
     attend(&j, &qs, n == 1 ? 1 : group);
 }

@@ -118,20 +118,31 @@ static bool keeps_by_item(const struct fwd_walk *w, const struct fwd_attn *a)
     return w->has_copies && w->c->stack[w->stack].is_causal && !a->is_cross && w->rows == w->all;
 }
 
+/* An item for this worker, or NULL. */
+static const struct fwd_attn_item *claim_item(const struct fwd_walk *w)
+{
+    const size_t i = pool_claim(w->f->pool, w->rows->n_items);
+
+    return i < w->rows->n_items ? &w->rows->item[i] : NULL;
+}
+
 /* ctx of all items, for fwd_linears(), which begins with a barrier unless rows are copies. */
 static void attend_all(struct fwd_walk *w, unsigned layer, const struct fwd_attn *a)
 {
     const bool keeps = keeps_by_item(w, a);
-    size_t i;
+    const struct fwd_attn_item *it, *next;
 
     if (!w->has_copies)
         fwd__meet(w);
-    while ((i = pool_claim(w->f->pool, w->rows->n_items)) < w->rows->n_items) {
-        const struct fwd_attn_item *it = &w->rows->item[i];
-
+    fwd__keys_ahead_begin(w);
+    for (it = claim_item(w); it; it = next) {
+        /* one query is soon done, so that nobody waits for what is claimed behind it */
+        next = it->n == 1 ? claim_item(w) : NULL;
         if (keeps)
             fwd__keep_head(w, layer, it->part, it->kv_head);
-        fwd__attend(w, layer, a, it);
+        fwd__attend(w, layer, a, it, next);
+        if (it->n > 1)
+            next = claim_item(w);
     }
     if (w->has_copies)
         fwd__meet(w);

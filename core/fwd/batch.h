@@ -109,7 +109,7 @@ uint32_t fwd_even(struct fwd *f, const uint32_t *n_rows, uint32_t n, uint32_t le
 /* What a row has taken in the last steps, smoothed, nanoseconds; 0 before the first. */
 uint64_t fwd_ns_a_row(const struct fwd *f);
 
-/* Of all layers of the causal stack. */
+/* Of all layers of the causal stack; a head's values are filled up to whole panels of 32. */
 size_t fwd_kv_block_bytes(const struct model *m, enum tensor_type type);
 /* Copies block `from` to block `to`, between steps. */
 void fwd_kv_copy(struct fwd *f, uint32_t to, uint32_t from);

@@ -140,6 +140,15 @@ struct fwd_ahead {
     size_t at_byte, n_asked; /* of ask[range]; in all */
 };
 
+/* keys_ahead.c: what a worker asks memory for while it attends. */
+struct fwd_keys_ahead {
+    const struct fwd_attn_item *item, *next; /* whose blocks are asked for; NULL: nobody's */
+    const struct fwd_attn *attn;
+    unsigned layer;
+    const uint32_t *block; /* [n_blocks]: the item's */
+    size_t n_blocks, at;
+};
+
 /* lots.c: which worker computes which sequences of the batch by itself. NULL: never. */
 struct fwd_lots {
     uint32_t *n_rows, *order, *lot_of; /* [max_seqs]: rows of a sequence; the longest first;
@@ -166,6 +175,7 @@ struct fwd_worker {
     struct fwd_plan *kept;   /* [n_stops_max]: group.c; by the groups' order in a step */
     void *plans;             /* what these point to */
     struct fwd_ahead ahead;
+    struct fwd_keys_ahead keys_ahead;
     struct pool *alone; /* lots.c: a pool of this worker, */
     struct fwd *own;    /* and the pass that it takes lots through */
 };
@@ -232,12 +242,12 @@ struct fwd {
 
     struct fwd_rel rel;
 
-    /* [n_kv_blocks][layers of the causal stack][keys, values] of opt.kv_type: keys
-     * [n_kv * d_head][FWD_KV_BLOCK], so that a score is a chain of multiply-adds without a
-     * sum across lanes; values [FWD_KV_BLOCK][n_kv * d_head] */
+    /* [n_kv_blocks][layers of the causal stack][n_kv][keys, values] of opt.kv_type, panels as the
+     * products of core/kern want them: keys [d_head][FWD_KV_BLOCK], so that a score is a chain of
+     * multiply-adds without a sum across lanes; of each KERN_PANEL of the values' columns, of
+     * which the last may be short, [FWD_KV_BLOCK][KERN_PANEL] */
     char *kv;
-    /* Then both are panels of pairs, as the bf16 products of core/kern want them: keys
-     * [n_kv * d_head / 2][FWD_KV_BLOCK][2], and of each KERN_PANEL of the values' columns
+    /* Then they are panels of pairs: keys [d_head / 2][FWD_KV_BLOCK][2], values
      * [FWD_KV_BLOCK / 2][KERN_PANEL][2]. Behind a sequence's last value its pair is 0. */
     bool has_pairs;
     size_t widest; /* values of the widest linear's input */
@@ -401,9 +411,9 @@ void fwd__take(struct fwd_walk *w, const struct fwd_linear *lin, const size_t *n
 
 /* ---- keys.c --------------------------------------------------------------------- */
 
-enum fwd_kv { FWD_KV_K, FWD_KV_V };
-/* A layer's keys or values in a block. */
-void *fwd__kv(const struct fwd *f, unsigned layer, enum fwd_kv which, uint32_t block);
+/* A layer's keys of a KV head in a block; its values, which stand right behind them. */
+void *fwd__keys(const struct fwd *f, unsigned layer, uint32_t block, size_t head);
+void *fwd__values(const struct fwd *f, unsigned layer, uint32_t block, size_t head);
 /* Copies what block `from` has of the causal stack's first n layers to block `to`. */
 void fwd__kv_copy_layers(const struct fwd *f, uint32_t to, uint32_t from, unsigned n);
 /* Writes k and v of the current rows into blocks: the sequence's own, or its source's.
@@ -415,11 +425,23 @@ void fwd__keep_head(const struct fwd_walk *w, unsigned layer, uint32_t part, uns
  * heads of whole panels. */
 bool fwd__has_pairs(const struct fwd *f);
 
+/* ---- keys_ahead.c --------------------------------------------------------------- */
+
+/* The worker begins with the items of an attention: nothing has been asked for. */
+void fwd__keys_ahead_begin(const struct fwd_walk *w);
+/* It takes an item whose keys stand in KV blocks, and `next` behind it; NULL: not known yet. */
+void fwd__keys_ahead_item(const struct fwd_walk *w, unsigned layer, const struct fwd_attn *a,
+                          const struct fwd_attn_item *it, const struct fwd_attn_item *next);
+/* The keys, with their values, that are to be asked for while those of the next KV block are
+ * read; NULL: none. */
+const void *fwd__keys_ahead(const struct fwd_walk *w);
+
 /* ---- attend.c ------------------------------------------------------------------- */
 
-/* One item: ctx of its queries, from q and keys and values. */
+/* One item: ctx of its queries, from q and keys and values. `next` is the one that the worker takes
+ * behind it, if that is known, else NULL. */
 void fwd__attend(const struct fwd_walk *w, unsigned layer, const struct fwd_attn *a,
-                 const struct fwd_attn_item *it);
+                 const struct fwd_attn_item *it, const struct fwd_attn_item *next);
 size_t fwd__score_floats(const struct fwd *f);
 size_t fwd__key_floats(const struct fwd *f);
 /* bf16 values; 0 unless the pass has pairs. */

@@ -4,15 +4,28 @@
 
 #include "core/fwd/fwd_internal.h"
 
-static size_t kv_width(const struct model_config *c)
+/* A value takes whole panels of a head. */
+static size_t value_width(const struct model_config *c)
 {
-    return (size_t)c->n_kv_heads * c->d_head;
+    return (c->d_head + KERN_PANEL - 1) / KERN_PANEL * KERN_PANEL;
 }
 
-/* Of one layer. */
+/* Bytes of a head's keys in a block of a layer. */
+static size_t keys_bytes(const struct model_config *c, enum tensor_type type)
+{
+    return (size_t)FWD_KV_BLOCK * c->d_head * tensor_type_block_bytes(type);
+}
+
+/* And of its values, behind them. */
+static size_t values_bytes(const struct model_config *c, enum tensor_type type)
+{
+    return FWD_KV_BLOCK * value_width(c) * tensor_type_block_bytes(type);
+}
+
+/* Of all heads. */
 static size_t layer_bytes(const struct model_config *c, enum tensor_type type)
 {
-    return 2 * FWD_KV_BLOCK * kv_width(c) * tensor_type_block_bytes(type);
+    return c->n_kv_heads * (keys_bytes(c, type) + values_bytes(c, type));
 }
 
 size_t fwd_kv_block_bytes(const struct model *m, enum tensor_type type)
@@ -36,12 +49,19 @@ void fwd__kv_copy_layers(const struct fwd *f, uint32_t to, uint32_t from, unsign
     memcpy(f->kv + to * block, f->kv + from * block, n * layer_bytes(f->c, f->opt.kv_type));
 }
 
-void *fwd__kv(const struct fwd *f, unsigned layer, enum fwd_kv which, uint32_t block)
+void *fwd__keys(const struct fwd *f, unsigned layer, uint32_t block, size_t head)
 {
     const struct model_stack *s = model_last_stack(f->c);
-    const size_t at = ((size_t)block * s->n_layers + (layer - s->first_layer)) * 2 + which;
+    const enum tensor_type type = f->opt.kv_type;
+    const size_t at = (size_t)block * s->n_layers + (layer - s->first_layer);
 
-    return f->kv + at * FWD_KV_BLOCK * kv_width(f->c) * tensor_type_block_bytes(f->opt.kv_type);
+    return f->kv + at * layer_bytes(f->c, type) +
+           head * (keys_bytes(f->c, type) + values_bytes(f->c, type));
+}
+
+void *fwd__values(const struct fwd *f, unsigned layer, uint32_t block, size_t head)
+{
+    return (char *)fwd__keys(f, layer, block, head) + keys_bytes(f->c, f->opt.kv_type);
 }
 
 bool fwd__has_pairs(const struct fwd *f)
@@ -50,33 +70,33 @@ bool fwd__has_pairs(const struct fwd *f)
            f->c->d_head % KERN_PANEL == 0;
 }
 
-/* Token `at` of a block, f32: a column of each head's keys, a row of the values, which are
- * ld wide. Of a token n values from the block's first to be written. */
-static void put_f32(size_t n, size_t at, size_t ld, const float *k, const float *v, float *keys,
-                    float *values)
+/* Token `at` of a block, a head's n values of each: a column of its keys, a row of each panel of
+ * its values. */
+static void put_f32(size_t n, size_t at, const float *k, const float *v, float *keys, float *values)
 {
     for (size_t i = 0; i < n; i++)
         keys[i * FWD_KV_BLOCK + at] = k[i];
-    memcpy(values + at * ld, v, n * sizeof(*v));
+    for (size_t i = 0; i < n; i += KERN_PANEL)
+        memcpy(values + i * FWD_KV_BLOCK + at * KERN_PANEL, v + i,
+               (n - i < KERN_PANEL ? n - i : KERN_PANEL) * sizeof(*v));
 }
 
 static void put_16(const struct fwd *f, size_t n, size_t at, const float *k, const float *v,
                    uint16_t *keys, uint16_t *values)
 {
-    enum { CHUNK = 64 };
-    uint16_t *row = values + at * kv_width(f->c), part[CHUNK];
+    uint16_t part[KERN_PANEL];
     void (*narrow)(size_t, const float *, uint16_t *) =
         f->opt.kv_type == TENSOR_F16 ? f->k->to_f16 : f->k->to_bf16;
 
-    for (size_t i = 0; i < n; i += CHUNK) {
-        const size_t m = n - i < CHUNK ? n - i : CHUNK;
+    for (size_t i = 0; i < n; i += KERN_PANEL) {
+        const size_t m = n - i < KERN_PANEL ? n - i : KERN_PANEL;
         uint16_t *column = keys + i * FWD_KV_BLOCK + at;
 
         narrow(m, k + i, part);
         for (size_t c = 0; c < m; c++)
             column[c * FWD_KV_BLOCK] = part[c];
+        narrow(m, v + i, values + i * FWD_KV_BLOCK + at * KERN_PANEL);
     }
-    narrow(n, v, row);
 }
 
 /* As pairs: n values of whole panels. The value in the pair of a last one is 0 until its token
@@ -84,7 +104,6 @@ static void put_16(const struct fwd *f, size_t n, size_t at, const float *k, con
 static void put_pairs(const struct fwd *f, size_t n, size_t at, bool is_last, const float *k,
                       const float *v, uint16_t *keys, uint16_t *values)
 {
-    _Static_assert((int)FWD_KV_BLOCK == (int)KERN_PANEL, "a block of keys is a panel");
     uint16_t part[KERN_PANEL];
 
     for (size_t i = 0; i < n; i += KERN_PANEL) {
@@ -108,23 +127,23 @@ struct row {
     bool is_last; /* of the sequence, in this step */
 };
 
-/* The n values from `first` on of a row go to the blocks. */
+/* What one head has of a row goes to the blocks. */
 static void keep_row(const struct fwd_walk *w, unsigned layer, const uint32_t *blocks,
-                     const struct row *row, size_t first, size_t n)
+                     const struct row *row, size_t head)
 {
     const struct fwd *f = w->f;
-    const size_t width = kv_width(f->c), at = row->pos % FWD_KV_BLOCK;
+    const size_t d = f->c->d_head, at = row->pos % FWD_KV_BLOCK;
+    const size_t from = (row->r * f->c->n_kv_heads + head) * d;
     const uint32_t block = blocks[row->pos / FWD_KV_BLOCK];
-    const float *k = w->k + row->r * width + first, *v = w->v + row->r * width + first;
-    void *keys = fwd__kv(f, layer, FWD_KV_K, block), *values = fwd__kv(f, layer, FWD_KV_V, block);
+    const float *k = w->k + from, *v = w->v + from;
+    void *keys = fwd__keys(f, layer, block, head), *values = fwd__values(f, layer, block, head);
 
     if (f->opt.kv_type == TENSOR_F32)
-        put_f32(n, at, width, k, v, (float *)keys + first * FWD_KV_BLOCK, (float *)values + first);
+        put_f32(d, at, k, v, keys, values);
     else if (f->has_pairs)
-        put_pairs(f, n, at, row->is_last, k, v, (uint16_t *)keys + first * FWD_KV_BLOCK,
-                  (uint16_t *)values + first * FWD_KV_BLOCK);
+        put_pairs(f, d, at, row->is_last, k, v, keys, values);
     else
-        put_16(f, n, at, k, v, (uint16_t *)keys + first * FWD_KV_BLOCK, (uint16_t *)values + first);
+        put_16(f, d, at, k, v, keys, values);
 }
 
 void fwd__keep(struct fwd_walk *w, unsigned layer, bool is_cross)
@@ -142,7 +161,8 @@ void fwd__keep(struct fwd_walk *w, unsigned layer, bool is_cross)
             const uint32_t i_row = r - p->row0;
             const struct row row = {r, q->pos0 + i_row, i_row + 1 == p->n};
 
-            keep_row(w, layer, is_cross ? q->cross_block : q->kv_block, &row, 0, kv_width(w->c));
+            for (size_t h = 0; h < w->c->n_kv_heads; h++)
+                keep_row(w, layer, is_cross ? q->cross_block : q->kv_block, &row, h);
         }
     }
 }
@@ -151,11 +171,10 @@ void fwd__keep_head(const struct fwd_walk *w, unsigned layer, uint32_t part, uns
 {
     const struct fwd_part *p = &w->rows->part[part];
     const struct fwd_seq *q = &w->f->batch.seq[w->rows->seq0 + part];
-    const size_t d = w->c->d_head;
 
     for (uint32_t i = 0; i < p->n; i++) {
         const struct row row = {p->row0 + i, q->pos0 + i, i + 1 == p->n};
 
-        keep_row(w, layer, q->kv_block, &row, kv_head * d, d);
+        keep_row(w, layer, q->kv_block, &row, kv_head);
     }
 }

@@ -164,7 +164,7 @@ class Decoder(unittest.TestCase):
             self.assertEqual(s.process.wait(20), 0)
 
     def test_what_is_asked_for_is_not_reserved(self):
-        with Server("llama", "--context-max", "100000", "--kv-bytes", "64MiB") as s:
+        with Server("llama", "--context-max", "100000", "--kv-bytes", "106MiB") as s:
             blocks = s.metrics()['peftd_kv_blocks{state="free"}']
             self.assertGreater(blocks, 0)
             wide = [send(s, "POST", "/v1/infer", endless()) for _ in range(3)]

@@ -34,8 +34,8 @@ class Base:
     options: tuple = ()
 
 
-BASES = (Base("bert", "encoder"), Base("llama", "decoder", 60, ("--kv-bytes", "98304", "--kv-share", "100")),
-         Base("bart", "encoder-decoder", 60, ("--kv-bytes", "180000", "--kv-share", "100")))
+BASES = (Base("bert", "encoder"), Base("llama", "decoder", 60, ("--kv-bytes", "161500", "--kv-share", "100")),
+         Base("bart", "encoder-decoder", 60, ("--kv-bytes", "378000", "--kv-share", "100")))
 
 
 def requests_of(server: parity.Server, cells: list, max_tokens: int) -> list:

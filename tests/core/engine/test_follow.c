@@ -480,9 +480,10 @@ END_TEST
  * small for all answers, so jobs go back and compute their prompts again. */
 START_TEST(jobs_that_share_layers_and_are_put_back_answer_the_same)
 {
-    const struct engine_options opt = {.n_threads = 2,
-                                       .kv_bytes = 16 * (3 * 2 * 32 * 28 * sizeof(float)),
-                                       .max_batch_tokens = 100};
+    /* llama: three layers, two KV heads of 14 values, which take a panel each */
+    const size_t block = (size_t)3 * 32 * 2 * (14 + KERN_PANEL) * sizeof(float);
+    const struct engine_options opt = {
+        .n_threads = 2, .kv_bytes = 16 * block, .max_batch_tokens = 100};
     struct engine_stats st;
     struct world w;
     struct runs r;

@@ -153,8 +153,10 @@ static void step(void *arg, unsigned worker)
     (void)arg, (void)worker;
     if (x.c.stack[0].is_causal)
         fwd__keep(&x.walk, 0, false);
+    fwd__keys_ahead_begin(&x.walk);
     for (size_t i = 0; i < x.f.all[0].n_items; i++)
-        fwd__attend(&x.walk, 0, &x.attn, &x.item[i]);
+        fwd__attend(&x.walk, 0, &x.attn, &x.item[i],
+                    x.item[i].n == 1 && i + 1 < x.f.all[0].n_items ? &x.item[i + 1] : NULL);
 }
 
 /* The tokens [pos0, pos0 + n) in one step: out [n_tokens, Q_WIDTH]. */
@@ -290,10 +292,14 @@ START_TEST(a_row_has_the_same_bits_however_its_prompt_is_cut)
 }
 END_TEST
 
-static void forget(enum fwd_kv which, uint32_t block)
+static void forget(uint32_t block)
 {
-    memset(fwd__kv(&x.f, 0, which, block), 0xff,
-           FWD_KV_BLOCK * KV_WIDTH * tensor_type_block_bytes(x.f.opt.kv_type));
+    const size_t n = FWD_KV_BLOCK * D * tensor_type_block_bytes(x.f.opt.kv_type);
+
+    for (size_t head = 0; head < N_KV_HEADS; head++) {
+        memset(fwd__keys(&x.f, 0, block, head), 0xff, n);
+        memset(fwd__values(&x.f, 0, block, head), 0xff, n);
+    }
 }
 
 /* A windowed sequence may lose the blocks behind its window: nobody looks at them, wherever in a
@@ -316,14 +322,71 @@ START_TEST(blocks_behind_a_window_are_not_read)
             if (at + n > N_TOKENS || at < way->window)
                 continue;
             run(0, at, again);
-            for (size_t b = 0; b < (at + 1 - way->window) / FWD_KV_BLOCK; b++) {
-                forget(FWD_KV_K, x.block[b]);
-                forget(FWD_KV_V, x.block[b]);
-            }
+            for (size_t b = 0; b < (at + 1 - way->window) / FWD_KV_BLOCK; b++)
+                forget(x.block[b]);
             run(at, n, again);
             REQUIRE(same_bits(ctx + at * Q_WIDTH, again + at * Q_WIDTH, n * Q_WIDTH),
                     "%s, way %d: %zu tokens at %zu", x.table[l].name, _i, n, at);
         }
+    }
+}
+END_TEST
+
+/* Products of a step, and what they asked for. */
+static struct {
+    const struct kern_table *table; /* that multiplies */
+    const char *read[512], *asked[512];
+    size_t n;
+} seen;
+
+static void see_product(const struct kern_gemm *g)
+{
+    ck_assert_uint_lt(seen.n, sizeof(seen.read) / sizeof(seen.read[0]));
+    seen.read[seen.n] = g->part ? g->part[0] : g->w;
+    seen.asked[seen.n++] = g->n_ahead ? g->ahead : NULL;
+    if (g->panel.type == KERN_PANEL_BF16_PAIRS)
+        seen.table->gemm_bf16(g);
+    else
+        seen.table->gemm(g);
+}
+
+static size_t count(const char *p, size_t end)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < end; i++)
+        n += seen.asked[i] == p;
+    return n;
+}
+
+/* What a decoding step reads was asked for before, once, but for the keys and values of the first
+ * two blocks: through all items, behind a window too. */
+START_TEST(what_a_step_reads_was_asked_for)
+{
+    const struct way *way = &ways[_i];
+    struct kern_table table;
+    size_t n_unasked;
+
+    if (!way->is_causal || way->has_prefix || way->has_pairs)
+        return;
+    set_way(way);
+    for (unsigned l = 0; l < x.n_levels; l++) {
+        x.f.k = seen.table = &x.table[l];
+        run(0, N_TOKENS - 1, ctx);
+        table = x.table[l];
+        table.gemm = table.gemm_bf16 = see_product;
+        x.f.k = &table;
+        seen.n = n_unasked = 0;
+        run(N_TOKENS - 1, 1, again);
+        ck_assert_uint_gt(seen.n, 2 * 2);
+        for (size_t i = 0; i < seen.n; i++) {
+            const size_t n_times = count(seen.read[i], i);
+
+            n_unasked += n_times == 0;
+            REQUIRE(n_times <= 1, "%s, way %d: product %zu asked for %zu times", x.table[l].name,
+                    _i, i, n_times);
+        }
+        ck_assert_uint_eq(n_unasked, 2 * 2);
     }
 }
 END_TEST
@@ -339,6 +402,7 @@ Suite *attend_suite(void)
     tcase_add_loop_test(t, spans_add_up_to_the_softmax_over_all_keys, 0, N_WAYS);
     tcase_add_loop_test(t, a_row_has_the_same_bits_however_its_prompt_is_cut, 0, N_WAYS);
     tcase_add_loop_test(t, blocks_behind_a_window_are_not_read, 0, N_WAYS);
+    tcase_add_loop_test(t, what_a_step_reads_was_asked_for, 0, N_WAYS);
     suite_add_tcase(s, t);
     return s;
 }
