@@ -124,20 +124,6 @@ void fwd__down_product(const struct fwd *f, const struct delta_lowrank *a, size_
     finish_down(f, a, n, t);
 }
 
-/* x down of n rows from row0 on for a group, where `down` may want typed rows. */
-static void down_of_group(const struct group *g, const struct fwd_product *p, size_t row0, size_t n,
-                          float *t)
-{
-    const struct gemm_factor *down = &p->down;
-    const size_t n_in = down->n_cols;
-
-    if (down->form == GEMM_FACTOR_ROWS)
-        g->f->k->dots(n, down->n_rows, n_in, g->x[p->lin] + row0 * n_in, n_in, down->type,
-                      down->data, n_in, t, down->n_rows);
-    else
-        gemm_down(g->f->k, down, row0, n, g->xt[p->lin], t);
-}
-
 /* The gates of the group's LOWRANKs, claimed by sequence. */
 static void gates(const struct group *g, const float *x)
 {
@@ -166,15 +152,17 @@ static const struct fwd_product *product_of(const struct group *g, size_t c, siz
     return &plan->product[*e];
 }
 
-/* The same, NULL behind the last chunk; asks memory for its factor if few rows are multiplied by
- * it. */
-static const struct fwd_product *ask_chunk(const struct group *g, size_t c, size_t *e)
+/* The same, NULL behind the last chunk. */
+static const struct fwd_product *next_product(const struct group *g, size_t c, size_t *e)
 {
-    const struct fwd_product *p = c < g->plan->n_chunks ? product_of(g, c, e) : NULL;
+    return c < g->plan->n_chunks ? product_of(g, c, e) : NULL;
+}
 
-    if (p && g->v->segment[p->segment].n_rows <= ASK_ROWS)
-        gemm_down_ask(&p->down);
-    return p;
+/* The factor of a product by which so few rows are multiplied that memory should be asked for it
+ * before, or NULL. */
+static const struct gemm_factor *factor_to_ask(const struct group *g, const struct fwd_product *p)
+{
+    return p && g->v->segment[p->segment].n_rows <= ASK_ROWS ? &p->down : NULL;
 }
 
 /* All that follows x down of the view's n rows from row0 on. */
@@ -188,15 +176,18 @@ static void finish_rows(const struct group *g, const struct delta_lowrank *a, ui
         fwd__silence(g->f, g->v, row0, n, a->down.n_rows, t);
 }
 
-/* Chunk c of the group's down products, one of p's. */
-static void run_chunk(const struct group *g, size_t c, const struct fwd_product *p)
+/* Chunk c of the group's down products, one of p's; memory is asked for what is `next`. */
+static void run_chunk(const struct group *g, size_t c, const struct fwd_product *p,
+                      const struct gemm_factor *next)
 {
     const struct fwd_segment *seg = &g->v->segment[p->segment];
     const size_t rank = p->down.n_rows, first = (c - p->chunk) * FWD_ROW_CHUNK;
     const size_t n = seg->n_rows - first < FWD_ROW_CHUNK ? seg->n_rows - first : FWD_ROW_CHUNK;
     float *t = g->f->t + p->t + first * rank;
 
-    down_of_group(g, p, seg->row0 + first, n, t);
+    if (next && n > 1)
+        gemm_down_ask(next);
+    gemm_down(g->f->k, &p->down, seg->row0 + first, n, g->x[p->lin], g->xt[p->lin], next, t);
     if (p->is_plain)
         scale_values(g->f, n * rank, p->scale, t);
     else
@@ -456,10 +447,13 @@ static void products(const struct fwd_walk *w, const struct group *g)
     size_t product = 0, run = 0, at = pool_claim(g->f->pool, n), after;
     const struct fwd_product *p, *next;
 
-    for (p = ask_chunk(g, at, &product); p; p = next, at = after) {
+    p = next_product(g, at, &product);
+    if (factor_to_ask(g, p))
+        gemm_down_ask(&p->down);
+    for (; p; p = next, at = after) {
         after = pool_claim(g->f->pool, n);
-        next = ask_chunk(g, after, &product);
-        run_chunk(g, at, p);
+        next = next_product(g, after, &product);
+        run_chunk(g, at, p, factor_to_ask(g, next));
         pool_tell(g->f->pool);
     }
     run_tiles(g, n_own * w->worker, n_own * (w->worker + 1), &run);

@@ -197,24 +197,38 @@ void gemm_factor_row(const struct kern_table *k, const struct gemm_factor *f, si
 
 /* ---- products ------------------------------------------------------------------------------ */
 
-void gemm_down(const struct kern_table *k, const struct gemm_factor *down, size_t row0, size_t n,
-               const void *typed_x, float *t)
+/* With rows of x. */
+static void down_rows(const struct kern_table *k, struct kern_factor *f,
+                      const struct gemm_factor *down, const float *x)
 {
-    const size_t n_k = gemm__whole_blocks(down->n_cols),
-                 ldx = is_int8(down->form) ? gemm__x_stride(k, GEMM_INT8, n_k) : n_k;
+    f->n_k = f->ldx = down->n_cols;
+    f->x = x;
+    f->type = down->type;
+    k->down(f);
+}
+
+void gemm_down(const struct kern_table *k, const struct gemm_factor *down, size_t row0, size_t n,
+               const float *x, const void *typed_x, const struct gemm_factor *next, float *t)
+{
+    const size_t n_k = gemm__whole_blocks(down->n_cols);
     struct kern_factor f = {.n_rows = n,
                             .n_k = n_k,
                             .n_cols = down->n_rows,
-                            .ldx = ldx,
+                            .ldx = n_k,
                             .w = down->data,
                             .y = t,
-                            .ldy = down->n_rows};
+                            .ldy = down->n_rows,
+                            .ahead = next ? next->data : NULL,
+                            .n_ahead = next ? gemm_factor_bytes(next) : 0};
 
-    if (is_int8(down->form)) {
-        f.x_int8 = (const struct kern_int8 *)typed_x + row0 * ldx;
+    if (down->form == GEMM_FACTOR_ROWS) {
+        down_rows(k, &f, down, x + row0 * down->n_cols);
+    } else if (is_int8(down->form)) {
+        f.ldx = gemm__x_stride(k, GEMM_INT8, n_k);
+        f.x_int8 = (const struct kern_int8 *)typed_x + row0 * f.ldx;
         k->down_int8(&f);
     } else {
-        f.x_bf16 = (const uint16_t *)typed_x + row0 * ldx;
+        f.x_bf16 = (const uint16_t *)typed_x + row0 * n_k;
         k->down_bf16(&f);
     }
 }

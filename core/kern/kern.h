@@ -185,17 +185,23 @@ struct kern_gemm {
     size_t n_ahead;
 };
 
-/* Arguments of the products with the factors of a low-rank matrix: typed rows times adjacent
- * panels, all of them. */
+/* Arguments of the products with the factors of a low-rank matrix: rows times rows of a stored
+ * type, or typed rows times adjacent panels, all of them. */
 enum { KERN_DOWN_PANEL = 8 }; /* outputs of a panel of a `down` factor: few ranks are lost in it */
 struct kern_factor {
     size_t n_rows, n_k, n_cols;
-    const uint16_t *x_bf16;         /* [n_rows, n_k], row stride ldx, or */
+    const float *x;                 /* [n_rows, n_k], row stride ldx, or */
+    const uint16_t *x_bf16;         /* the same, or */
     const struct kern_int8 *x_int8; /* [n_rows, n_k / KERN_INT8_BLOCK] */
     size_t ldx;
-    const void *w; /* 64-byte aligned */
-    float *y;      /* [n_rows, n_cols], row stride ldy */
+    enum tensor_type type; /* of w beside x */
+    const void *w;         /* [n_cols, n_k] beside x; else panels, 64-byte aligned */
+    float *y;              /* [n_rows, n_cols], row stride ldy */
     size_t ldy;
+    /* What the caller will need next, n_ahead bytes: prefetched in passing beside one row, by
+     * `down`s. It need not be readable memory. */
+    const void *ahead;
+    size_t n_ahead;
 };
 
 /* Arguments of the weigh entry: the scores of n keys, a span of those that an attention has, for
@@ -328,9 +334,10 @@ struct kern_table {
      * is multiplied by scale_w. */
     void (*gemm_int8)(const struct kern_gemm *g);
 
-    /* Low-rank factors: few outputs of many k, then many outputs of few k. The same bits at every
-     * level.
+    /* Low-rank factors: few outputs of many k, then many outputs of few k. Of typed rows the same
+     * bits at every level.
      *
+     * down: dots() of f->x and w.
      * down_bf16: y = x w, n_k in blocks of 32, panels w[n_k / 2][KERN_DOWN_PANEL][2]. Block b of k
      *          belongs to sum b % 4; each of the four is a chain as in gemm_bf16, and y is
      *          ((s0 + s1) + s2) + s3.
@@ -338,6 +345,7 @@ struct kern_table {
      *          scale[KERN_DOWN_PANEL], then uint8 q[8][KERN_DOWN_PANEL][4] as Q8_QUADS has them;
      *          s = d * (scale_w * scale_x) + s as in gemm_int8.
      * up_bf16: y += x w, n_k even, BF16_PAIRS panels; each element as in gemm_bf16. */
+    void (*down)(const struct kern_factor *f);
     void (*down_bf16)(const struct kern_factor *f);
     void (*down_int8)(const struct kern_factor *f);
     void (*up_bf16)(const struct kern_factor *f);

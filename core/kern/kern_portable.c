@@ -207,6 +207,11 @@ static void dots(size_t n_rows, size_t n_cols, size_t n_k, const float *x, size_
     }
 }
 
+static void down(const struct kern_factor *f)
+{
+    dots(f->n_rows, f->n_cols, f->n_k, f->x, f->ldx, f->type, f->w, f->n_k, f->y, f->ldy);
+}
+
 static void outer(size_t n_rows, size_t n_cols, size_t n_k, const float *t, size_t ldt,
                   enum tensor_type type, const void *u, size_t ldu, float *y, size_t ldy)
 {
@@ -660,6 +665,7 @@ void kern__fill_portable(struct kern_table *t)
     t->rope = rope;
     t->to_f32 = kern__to_f32_portable;
     t->dots = dots;
+    t->down = down;
     t->outer = outer;
     t->columns = columns;
     t->gemm = gemm;

@@ -133,9 +133,9 @@ static void check_down(const struct kern_table *k, enum gemm_precision p, size_t
     down = pack(k, &rows, gemm_down_form(p, 8)); /* whatever the rank */
     one = pack(k, &units, down.form);
     read_back(k, &down, w);
-    gemm_down(k, &one, 0, N_ROWS, typed, x_read);
-    gemm_down(k, &down, 0, 2, typed, t);
-    gemm_down(k, &down, 2, N_ROWS - 2, typed, t + 2 * rank);
+    gemm_down(k, &one, 0, N_ROWS, NULL, typed, NULL, x_read);
+    gemm_down(k, &down, 0, 2, NULL, typed, NULL, t);
+    gemm_down(k, &down, 2, N_ROWS - 2, NULL, typed, NULL, t + 2 * rank);
     for (size_t i = 0; i < N_ROWS; i++)
         for (size_t j = 0; j < rank; j++) {
             double want = 0.0, mag = 0.0;

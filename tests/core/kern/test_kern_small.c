@@ -205,6 +205,41 @@ START_TEST(nan_and_infinity_pass_on)
 }
 END_TEST
 
+/* With the same bits, whatever it asks memory for meanwhile. */
+START_TEST(down_is_dots_of_rows_without_a_pad)
+{
+    static const size_t rows[] = {1, 2, 5}, cols[] = {1, 4, 8, 11, 16}, ks[] = {5, 72, 200};
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+
+    for (unsigned i = 0; i < n_levels * 3 * 3 * 5 * 3; i++) {
+        const unsigned l = i % n_levels, at = i / n_levels;
+        struct kern_factor f = {.n_rows = rows[at % 3],
+                                .n_cols = cols[at / 3 % 5],
+                                .n_k = ks[at / 15 % 3],
+                                .ldx = ks[at / 15 % 3] + 3,
+                                .type = types[at / 45],
+                                .ldy = 16};
+        float unused[16 * 200], want[5 * 16] = {0}, y[5 * 16] = {0};
+        struct guarded x = guarded_samples(extent(f.n_rows, f.n_k, f.ldx), 1);
+        struct guarded w = guarded_typed(f.type, f.n_cols * f.n_k, 2, unused);
+
+        f.x = x.p;
+        f.w = f.ahead = w.p;
+        f.y = y;
+        t[l].dots(f.n_rows, f.n_cols, f.n_k, x.p, f.ldx, f.type, w.p, f.n_k, want, f.ldy);
+        for (f.n_ahead = 0; f.n_ahead < 30000; f.n_ahead += 9216) {
+            memset(y, 0, sizeof(y));
+            t[l].down(&f);
+            REQUIRE(same_bits(want, y, 5 * 16), "%s: %zux%zux%zu of %s, asking for %zu bytes",
+                    t[l].name, f.n_rows, f.n_cols, f.n_k, tensor_type_text(f.type), f.n_ahead);
+        }
+        guarded_free(&x);
+        guarded_free(&w);
+    }
+}
+END_TEST
+
 Suite *kern_small_suite(void);
 
 Suite *kern_small_suite(void)
@@ -214,6 +249,7 @@ Suite *kern_small_suite(void)
 
     levels_report("kern_small");
     tcase_set_timeout(tc, 120);
+    tcase_add_test(tc, down_is_dots_of_rows_without_a_pad);
     tcase_add_loop_test(tc, dots_is_right_at_every_level_type_and_size, 0, 9);
     tcase_add_loop_test(tc, outer_is_right_at_every_level_type_and_size, 0, 9);
     tcase_add_test(tc, rows_become_the_columns_of_panels);
