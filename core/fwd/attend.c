@@ -38,7 +38,6 @@ struct job {
  * an item. */
 struct piece {
     const void *k, *v;
-    size_t n;
     const char *ahead; /* keys and values that memory is asked for meanwhile; NULL: none */
 };
 struct span {
@@ -111,11 +110,9 @@ static void span_of_blocks(const struct job *j, size_t first, struct span *s)
     for (size_t i = 0; i < s->n; i += FWD_KV_BLOCK) {
         const uint32_t b = block[(first + i) / FWD_KV_BLOCK];
 
-        s->piece[s->n_pieces++] =
-            (struct piece){.k = fwd__keys(f, j->layer, b, j->kv_head),
-                           .v = fwd__values(f, j->layer, b, j->kv_head),
-                           .n = s->n - i < FWD_KV_BLOCK ? s->n - i : FWD_KV_BLOCK,
-                           .ahead = fwd__keys_ahead(j->w)};
+        s->piece[s->n_pieces++] = (struct piece){.k = fwd__keys(f, j->layer, b, j->kv_head),
+                                                 .v = fwd__values(f, j->layer, b, j->kv_head),
+                                                 .ahead = fwd__keys_ahead(j->w)};
     }
 }
 
@@ -176,13 +173,14 @@ static void span_at(const struct job *j, size_t at, size_t end, struct span *s)
                        .lds = score_stride(end - at)};
     if (s->is_prefix) {
         s->piece[0] =
-            (struct piece){j->prefix->k + at * kv + head, j->prefix->v + at * kv + head, s->n};
+            (struct piece){.k = j->prefix->k + at * kv + head, .v = j->prefix->v + at * kv + head};
     } else if (j->has_blocks) {
         span_of_blocks(j, at - j->n_prefix, s);
     } else {
         const size_t row = j->w->all->part[j->part].row0 + at - j->n_prefix;
 
-        s->piece[0] = (struct piece){j->w->k + row * kv + head, j->w->v + row * kv + head, s->n};
+        s->piece[0] =
+            (struct piece){.k = j->w->k + row * kv + head, .v = j->w->v + row * kv + head};
     }
     if (j->has_blocks)
         return;
@@ -242,17 +240,38 @@ static enum kern_panel_type panel_type(enum tensor_type t)
     return t == TENSOR_F16 ? KERN_PANEL_F16 : t == TENSOR_BF16 ? KERN_PANEL_BF16 : KERN_PANEL_F32;
 }
 
+_Static_assert((int)FWD_KV_BLOCK == (int)KERN_PART, "values of a block are a part of a panel");
+
 /* Bytes of a head's keys in a KV block, or of so many of its values. */
 static size_t piece_bytes(const struct job *j, size_t n)
 {
     return n * FWD_KV_BLOCK * tensor_type_block_bytes(j->f->opt.kv_type);
 }
 
-/* The product asks for n_bytes, from `at` on of what is to be asked for beside a piece. */
-static void set_ahead(struct kern_gemm *g, const struct piece *p, size_t at, size_t n_bytes)
+/* The product reads the keys of a piece, and asks for those that are to be asked for beside it. */
+static void set_keys(const struct job *j, const struct piece *p, const void *keys,
+                     struct kern_gemm *g)
 {
-    g->ahead = p->ahead ? p->ahead + at : g->w;
-    g->n_ahead = p->ahead ? n_bytes : 0;
+    g->w = keys;
+    g->ahead = p->ahead ? p->ahead : keys;
+    g->n_ahead = p->ahead ? piece_bytes(j, j->f->c->d_head) : 0;
+}
+
+/* The product reads columns c to c + KERN_PANEL of the values of a span, and asks for the same of
+ * what is to be asked for beside each piece, where they stand behind the keys. */
+static void set_values(const struct job *j, const struct span *s, size_t c, struct kern_part *part,
+                       struct kern_gemm *g)
+{
+    const size_t at = piece_bytes(j, c), n_keys = piece_bytes(j, j->f->c->d_head);
+
+    for (unsigned i = 0; i < s->n_pieces; i++) {
+        const struct piece *p = &s->piece[i];
+        const char *v = (const char *)p->v + at;
+
+        part[i] = (struct kern_part){v, p->ahead ? p->ahead + n_keys + at : v};
+    }
+    g->part = part;
+    g->n_ahead = s->piece[0].ahead ? piece_bytes(j, KERN_PANEL) : 0;
 }
 
 /* score = q k^T, of panels: those of rows, or KV blocks. */
@@ -269,22 +288,14 @@ static void panel_scores(const struct job *j, const struct queries *qs, const st
                           .is_first = true};
 
     for (size_t i = 0, at = 0; at < s->n; i++, at += KERN_PANEL) {
-        g.w = s->panels ? s->panels + at * d : s->piece[i].k;
+        set_keys(j, &s->piece[i], s->panels ? s->panels + at * d : s->piece[i].k, &g);
         g.n_cols = s->n - at < KERN_PANEL ? s->n - at : KERN_PANEL;
         g.y = score + at;
-        set_ahead(&g, &s->piece[i], 0, piece_bytes(j, d));
         j->f->k->gemm(&g);
     }
 }
 
-/* Asks for all beside a piece at once. */
-static void ask(const struct piece *p, size_t n_bytes)
-{
-    for (size_t i = 0; p->ahead && i < n_bytes; i += 64)
-        __builtin_prefetch(p->ahead + i, 0, 2);
-}
-
-/* score = q k^T, of pairs. One product reads the values of all pieces and cannot ask for others. */
+/* score = q k^T, of pairs. */
 static void pairs_scores(const struct job *j, const struct queries *qs, const struct span *s,
                          float *score)
 {
@@ -295,11 +306,9 @@ static void pairs_scores(const struct job *j, const struct queries *qs, const st
     g.is_first = true;
     g.ldy = s->lds;
     for (size_t i = 0, at = 0; at < s->n; i++, at += KERN_PANEL) {
-        g.w = s->k_pairs ? s->k_pairs + at * d : s->piece[i].k;
+        set_keys(j, &s->piece[i], s->k_pairs ? s->k_pairs + at * d : s->piece[i].k, &g);
         g.n_cols = s->n - at < KERN_PANEL ? s->n - at : KERN_PANEL;
         g.y = score + at;
-        g.ahead = g.w;
-        ask(&s->piece[i], 2 * piece_bytes(j, d));
         j->f->k->gemm_bf16(&g);
     }
 }
@@ -309,24 +318,20 @@ static void panel_values(const struct job *j, const struct queries *qs, const st
                          const float *weight)
 {
     const size_t d = j->f->c->d_head;
+    struct kern_part part[PIECES];
     struct kern_gemm g = {.n_rows = qs->n,
+                          .n_k = s->n,
+                          .x = weight,
                           .ldx = s->lds,
                           .panel = {.type = panel_type(s->type)},
                           .ldy = qs->ld,
                           .is_first = qs->is_first};
 
-    for (unsigned i = 0; i < s->n_pieces; i++, g.is_first = false) {
-        const char *v = s->piece[i].v;
-
-        g.n_k = s->piece[i].n;
-        g.x = weight + (size_t)i * FWD_KV_BLOCK;
-        for (size_t c = 0; c < d; c += KERN_PANEL) {
-            g.w = v + piece_bytes(j, c);
-            g.n_cols = d - c < KERN_PANEL ? d - c : KERN_PANEL;
-            g.y = qs->o + c;
-            set_ahead(&g, &s->piece[i], piece_bytes(j, d + c), piece_bytes(j, KERN_PANEL));
-            j->f->k->gemm(&g);
-        }
+    for (size_t c = 0; c < d; c += KERN_PANEL) {
+        set_values(j, s, c, part, &g);
+        g.n_cols = d - c < KERN_PANEL ? d - c : KERN_PANEL;
+        g.y = qs->o + c;
+        j->f->k->gemm(&g);
     }
 }
 
@@ -335,18 +340,17 @@ static void panel_values(const struct job *j, const struct queries *qs, const st
 static void pairs_values(const struct job *j, const struct queries *qs, const struct span *s,
                          const uint16_t *weight)
 {
-    _Static_assert((int)FWD_KV_BLOCK == (int)KERN_PART, "values of a block are a part of a panel");
     struct kern_gemm g = pairs_product(qs, weight, s->lds);
-    const void *part[PIECES];
+    struct kern_part part[PIECES];
 
     g.ldy = qs->ld;
     g.is_first = qs->is_first;
     g.n_k = s->n + s->n % 2;
-    g.part = s->v_pairs ? NULL : part;
     for (size_t c = 0; c < j->f->c->d_head; c += KERN_PANEL) {
-        g.w = s->v_pairs ? s->v_pairs + c / KERN_PANEL * pairs_size(s->n) : NULL;
-        for (unsigned i = 0; g.part && i < s->n_pieces; i++)
-            part[i] = (const uint16_t *)s->piece[i].v + c * FWD_KV_BLOCK;
+        if (s->v_pairs)
+            g.w = g.ahead = s->v_pairs + c / KERN_PANEL * pairs_size(s->n);
+        else
+            set_values(j, s, c, part, &g);
         g.y = qs->o + c;
         j->f->k->gemm_bf16(&g);
     }
@@ -492,8 +496,8 @@ static bool is_behind(const struct queries *all, size_t at)
            (ptrdiff_t)at >= all->end + (ptrdiff_t)(all->n - 1) * all->end_step;
 }
 
-/* What is to be asked for beside a span has been. */
-static void asked(struct span *s)
+/* What was to be asked for beside a span has been, once. */
+static void forget_ahead(struct span *s)
 {
     for (unsigned i = 0; i < s->n_pieces; i++)
         s->piece[i].ahead = NULL;
@@ -518,7 +522,7 @@ static void run_passes(const struct job *j, struct queries *all, size_t n_heads,
                 const struct queries qs = pass(j, all, h, q0, n_rows);
 
                 add_span(j, &qs, &s, score);
-                asked(&s);
+                forget_ahead(&s);
             }
         all->is_first = false;
     }

@@ -134,6 +134,8 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
     for (size_t i = 0; i <= w->n_blocks; i++)
         w->block_at[i] = kern_panel_bytes(&w->panel, i < w->n_blocks ? i * w->k_block : w->n_k);
     w->reads_pairs = k->int8_pairs && gemm__is_int8(w->precision) && !kern_is_packed(w->panel.type);
+    w->ahead_min =
+        gemm__is_int8(w->precision) || (w->precision == GEMM_BF16 && k->row_asks) ? 1 : 2;
     w->fused_max = is_quant && w->precision == GEMM_EXACT ? k->quant_max : SIZE_MAX;
     *out = w;
     return 0;
@@ -362,8 +364,6 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
 {
     const char *panel = (const char *)w->bytes + col / KERN_PANEL * w->panel_bytes;
     const bool is_fused = n_rows <= w->fused_max;
-    /* for one row of values that are not typed the processor's own prefetching keeps up */
-    const bool is_asking = n_rows > 1 || w->precision != GEMM_EXACT;
     struct kern_gemm g = {
         .n_rows = n_rows,
         .n_cols = a->col1 - col < KERN_PANEL ? a->col1 - col : KERN_PANEL,
@@ -386,7 +386,7 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
         g.bias = a->bias && is_last ? a->bias + col : NULL;
         set_x(w, a, row0, k, &g);
         g.w = panel + w->block_at[i];
-        g.n_ahead = is_asking ? w->block_at[i + 1] - w->block_at[i] : 0;
+        g.n_ahead = n_rows >= w->ahead_min ? w->block_at[i + 1] - w->block_at[i] : 0;
         g.ahead = panel + w->block_at[i + 1]; /* the next block, or the next panel */
         if (is_fused) {
             g.panel = part;

@@ -33,6 +33,7 @@ struct gemm_weight {
     struct kern_panel panel;
     size_t panel_bytes; /* of one panel over the whole of n_in */
     size_t fused_max;   /* rows for which a panel is not widened first */
+    size_t ahead_min;   /* rows beside which what comes next is asked for */
     size_t x_stride;    /* of typed x: gemm__x_stride() */
     bool reads_pairs;
     void (*gemm)(const struct kern_gemm *g);

@@ -149,6 +149,11 @@ struct kern_int8_pairs {
     int32_t offset; /* the block's, less KERN_PAIRS_BEGIN */
 };
 
+/* KERN_PART values of k of a panel, and what is asked for beside them. */
+struct kern_part {
+    const void *w, *ahead;
+};
+
 /* Arguments of the gemm entry: one panel (or a part of it in k) times rows. */
 struct kern_gemm {
     size_t n_rows, n_k; /* n_k in whole groups */
@@ -164,9 +169,10 @@ struct kern_gemm {
     size_t pairs_step;
     struct kern_panel panel;
     const void *w; /* 64-byte aligned, as struct kern_panel says */
-    /* In place of w, of gemm_bf16 only: the panel in parts of KERN_PART values of k, the last one
-     * may be shorter. They have the bits of one panel. NULL: w. */
-    const void *const *part;
+    /* In place of w and ahead, of an F32, F16, BF16 or BF16_PAIRS panel: its parts, of which the
+     * last one may be shorter. They have the bits of one panel. Beside each n_ahead bytes are asked
+     * for. NULL: w. */
+    const struct kern_part *part;
     /* Of a row alone and an F32, F16 or BF16 panel: so many bytes behind w, and columns behind y
      * and bias, another whole panel is multiplied in the same pass; n_cols is that of each.
      * Two streams of memory are read faster than one, and as many more chains of multiply-adds wait
@@ -180,7 +186,7 @@ struct kern_gemm {
     bool is_first;     /* y = x w; otherwise y += x w */
     const float *bias; /* NULL, or [n_cols]: added to each row of y behind that */
     /* What the caller will need next, n_ahead bytes: prefetched in passing, beside one row of
-     * quantised values or bf16 pairs not. It need not be readable memory. */
+     * quantised values not. It need not be readable memory. */
     const void *ahead;
     size_t n_ahead;
 };
@@ -327,6 +333,9 @@ struct kern_table {
      * even k and one of the odd, both from 0, each product added with one rounding; then s = s +
      * (even + odd), both additions rounded: what tdpbf16ps does. */
     void (*gemm_bf16)(const struct kern_gemm *g);
+    /* A row alone of gemm_bf16 had better be given what comes next of a weight: it reads faster
+     * than the processor's own prefetching, which does better elsewhere. */
+    bool row_asks;
     /* gemm over x_int8 and a Q8_QUADS, Q6, Q5 or Q4 panel, n_k in whole blocks. d = sum q_x q_w of
      * a group of the panel is exact; s = d * (scale_w * scale_x) + s, and with minima
      * s = min * (scale_x * sum of q_x) + s after it: products in parentheses are rounded,

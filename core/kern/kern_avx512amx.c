@@ -69,7 +69,7 @@ struct pairs_tail {
 static void tail_w(const struct kern_gemm *g, size_t k, struct pairs_tail *t)
 {
     size_t n;
-    const uint16_t *w = kern__part(g, k, &n);
+    const uint16_t *w = kern__part(g, sizeof(*w), k, &n).w;
 
     memset(t, 0, sizeof(*t));
     memcpy(t->w, w, n * KERN_PANEL * sizeof(*w));
@@ -127,8 +127,8 @@ INLINE void pairs_rows(const struct kern_gemm *g, size_t row, size_t n_rows, boo
 {
     const size_t n_whole = g->n_k / PAIRS_K * PAIRS_K, ldx = g->ldx * sizeof(*g->x_bf16);
     const size_t ahead_row = g->n_ahead / g->n_rows;
-    const size_t share = n_whole ? ahead_row * n_rows * PAIRS_K / n_whole : 0;
-    const char *ahead = (const char *)g->ahead + ahead_row * row;
+    const size_t n_steps = g->part ? 1 : n_whole / PAIRS_K; /* a part is one */
+    const size_t share = n_steps ? ahead_row * n_rows / n_steps : 0;
     const uint16_t *x = g->x_bf16 + row * g->ldx;
 
     _tile_zero(0);
@@ -137,11 +137,13 @@ INLINE void pairs_rows(const struct kern_gemm *g, size_t row, size_t n_rows, boo
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (size_t k = 0; k < n_whole; k += PAIRS_K, ahead += share) {
-        size_t n;
+    for (size_t k = 0; k < n_whole; k += PAIRS_K) {
+        size_t n; /* a step's, or more */
+        const struct kern_part part = kern__part(g, sizeof(*x), k, &n);
+        const size_t at = g->part ? 0 : k / PAIRS_K * share;
 
-        pairs_step(x + k, ldx, kern__part(g, k, &n), has_two); /* a step, or more */
-        ask(ahead, share);
+        pairs_step(x + k, ldx, part.w, has_two);
+        ask((const char *)part.ahead + ahead_row * row + at, share);
     }
     if (n_whole < g->n_k)
         pairs_step(tail_x(g, row, n_rows, n_whole, tail), sizeof(tail->x[0]), tail->w[0][0],
@@ -174,5 +176,6 @@ static void gemm_bf16(const struct kern_gemm *g)
 void kern__fill_amx(struct kern_table *t)
 {
     t->gemm_bf16 = gemm_bf16;
+    t->row_asks = true;
 }
 #endif

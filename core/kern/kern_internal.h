@@ -40,12 +40,13 @@ void kern__to_f32_portable(enum tensor_type type, size_t n, const void *src, flo
 /* to_int8's scale and the factor to integers from the bits of max |x|. */
 void kern__int8_scale(uint32_t max_bits, float *scale, float *inverse);
 
-/* Of a gemm_bf16 the values of w from k on, where a part begins; *n of them are adjacent. */
-static inline const uint16_t *kern__part(const struct kern_gemm *g, size_t k, size_t *n)
+/* Of values of so many bytes those from k on, where a part begins; *n of them are adjacent. */
+static inline struct kern_part kern__part(const struct kern_gemm *g, size_t value_bytes, size_t k,
+                                          size_t *n)
 {
     *n = g->n_k - k;
     if (!g->part)
-        return (const uint16_t *)g->w + k * KERN_PANEL;
+        return (struct kern_part){(const char *)g->w + k * KERN_PANEL * value_bytes, g->ahead};
     *n = *n < KERN_PART ? *n : KERN_PART;
     return g->part[k / KERN_PART];
 }

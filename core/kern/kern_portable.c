@@ -326,7 +326,9 @@ static void gemm_row(const struct kern_gemm *g, size_t i, float *s)
 
     memset(s, 0, g->n_cols * sizeof(*s));
     for (size_t k = 0; k < g->n_k; k++) {
-        if (k % step == 0)
+        if (g->part)
+            widen_part(&g->panel, k % KERN_PART, 1, g->part[k / KERN_PART].w, block);
+        else if (k % step == 0)
             widen_part(&g->panel, k, step, g->w, block);
         for (size_t j = 0; j < g->n_cols; j++)
             s[j] += x[k] * block[k % step * KERN_PANEL + j];
@@ -520,7 +522,7 @@ static void gemm_bf16(const struct kern_gemm *g)
             float s = 0.0f;
 
             for (size_t k = 0, n; k < g->n_k; k += n) {
-                const uint16_t *w = kern__part(g, k, &n);
+                const uint16_t *w = kern__part(g, sizeof(*w), k, &n).w;
 
                 s = pairs_chain(n, x + k, w + 2 * j, 2 * KERN_PANEL, s);
             }

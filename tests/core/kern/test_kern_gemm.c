@@ -407,6 +407,54 @@ START_TEST(two_panels_at_once_are_one_and_one)
 }
 END_TEST
 
+/* Parts stand anywhere, here each at the end of its memory. */
+START_TEST(a_panel_in_parts_gives_the_bits_of_a_whole_one)
+{
+    enum { N_PARTS = 5, N_ROWS = 19 };
+    static const size_t ks[] = {1, 31, 32, 33, 96, 130};
+    const size_t row_bytes = kern_panel_bytes(&forms[_i], 1);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+
+    for (size_t c = 0; c < sizeof(ks) / sizeof(ks[0]); c++) {
+        struct product q = product_new(&forms[_i], N_ROWS, ks[c], c % 2 ? 32 : 13, 0);
+        struct guarded copy[N_PARTS];
+        struct kern_part part[N_PARTS];
+        size_t n_parts = 0;
+
+        for (size_t k = 0; k < ks[c]; k += KERN_PART, n_parts++) {
+            const size_t n = ks[c] - k < KERN_PART ? ks[c] - k : KERN_PART;
+
+            copy[n_parts] = guarded_new(n * row_bytes);
+            part[n_parts] = (struct kern_part){copy[n_parts].p, q.w.p};
+            memcpy(copy[n_parts].p, (const char *)q.w.p + k * row_bytes, n * row_bytes);
+        }
+        for (unsigned l = 0; l < n_levels; l++)
+            for (size_t n_rows = 1; n_rows <= N_ROWS; n_rows += 3) {
+                const size_t n_y = n_rows * q.g.ldy;
+                struct kern_gemm g = q.g;
+                float whole[N_ROWS * 32];
+
+                g.n_rows = n_rows;
+                g.is_first = n_rows % 2;
+                memcpy(q.y.p, q.init, n_y * sizeof(float));
+                t[l].gemm(&g);
+                memcpy(whole, q.y.p, n_y * sizeof(float));
+                memcpy(q.y.p, q.init, n_y * sizeof(float));
+                g.w = NULL;
+                g.part = part;
+                g.n_ahead = n_rows % 4 * 3000;
+                t[l].gemm(&g);
+                REQUIRE(same_bits(whole, q.y.p, n_y), "%s, %zu rows, k %zu", t[l].name, n_rows,
+                        ks[c]);
+            }
+        while (n_parts)
+            guarded_free(&copy[--n_parts]);
+        product_free(&q);
+    }
+}
+END_TEST
+
 Suite *kern_gemm_suite(void);
 
 Suite *kern_gemm_suite(void)
@@ -426,6 +474,7 @@ Suite *kern_gemm_suite(void)
     tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch, 0, N_FORMS);
     tcase_add_loop_test(tc, room_for_widened_values_changes_no_bit, 0, 3);
     tcase_add_loop_test(tc, two_panels_at_once_are_one_and_one, 0, 3);
+    tcase_add_loop_test(tc, a_panel_in_parts_gives_the_bits_of_a_whole_one, 0, 3);
     suite_add_tcase(s, tc);
     return s;
 }

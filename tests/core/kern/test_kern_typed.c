@@ -615,7 +615,7 @@ START_TEST(a_panel_in_parts_gives_the_bits_of_a_whole_one)
     for (size_t c = 0; c < sizeof(n_ks) / sizeof(n_ks[0]); c++) {
         struct product q = product_new(&p, N_ROWS, n_ks[c], 32, 0);
         struct guarded copy[N_PARTS];
-        const void *part[N_PARTS];
+        struct kern_part part[N_PARTS];
         size_t n_parts = 0;
 
         q.g.is_first = true;
@@ -623,7 +623,7 @@ START_TEST(a_panel_in_parts_gives_the_bits_of_a_whole_one)
             const size_t n = n_ks[c] - k < KERN_PART ? n_ks[c] - k : KERN_PART;
 
             copy[n_parts] = guarded_new(n * KERN_PANEL * sizeof(uint16_t));
-            part[n_parts] = copy[n_parts].p;
+            part[n_parts] = (struct kern_part){copy[n_parts].p, q.w.p};
             memcpy(copy[n_parts].p, (const uint16_t *)q.w.p + k * KERN_PANEL,
                    n * KERN_PANEL * sizeof(uint16_t));
         }
@@ -636,6 +636,7 @@ START_TEST(a_panel_in_parts_gives_the_bits_of_a_whole_one)
                 run(&t[l], g, whole);
                 g.w = NULL;
                 g.part = part;
+                g.n_ahead = n_rows % 2 * 5000;
                 run(&t[l], g, parts);
                 REQUIRE(same_bits(whole, parts, n_rows * 32), "%s, %zu rows, %zu of k", t[l].name,
                         n_rows, n_ks[c]);
