@@ -127,7 +127,7 @@ INLINE void pairs_rows(const struct kern_gemm *g, size_t row, size_t n_rows, boo
 {
     const size_t n_whole = g->n_k / PAIRS_K * PAIRS_K, ldx = g->ldx * sizeof(*g->x_bf16);
     const size_t ahead_row = g->n_ahead / g->n_rows;
-    const size_t n_steps = g->part ? 1 : n_whole / PAIRS_K; /* a part is one */
+    const size_t n_steps = g->part ? 1 : (g->n_k + PAIRS_K - 1) / PAIRS_K; /* a part is one */
     const size_t share = n_steps ? ahead_row * n_rows / n_steps : 0;
     const uint16_t *x = g->x_bf16 + row * g->ldx;
 
@@ -137,17 +137,17 @@ INLINE void pairs_rows(const struct kern_gemm *g, size_t row, size_t n_rows, boo
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (size_t k = 0; k < n_whole; k += PAIRS_K) {
+    for (size_t k = 0; k < g->n_k; k += PAIRS_K) {
         size_t n; /* a step's, or more */
         const struct kern_part part = kern__part(g, sizeof(*x), k, &n);
         const size_t at = g->part ? 0 : k / PAIRS_K * share;
 
-        pairs_step(x + k, ldx, part.w, has_two);
+        if (k < n_whole)
+            pairs_step(x + k, ldx, part.w, has_two);
+        else
+            pairs_step(tail_x(g, row, n_rows, k, tail), sizeof(tail->x[0]), tail->w[0][0], has_two);
         ask((const char *)part.ahead + ahead_row * row + at, share);
     }
-    if (n_whole < g->n_k)
-        pairs_step(tail_x(g, row, n_rows, n_whole, tail), sizeof(tail->x[0]), tail->w[0][0],
-                   has_two);
     pairs_store(g, row, n_rows, has_two);
 }
 
