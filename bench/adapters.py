@@ -16,6 +16,7 @@ import random
 import struct
 from pathlib import Path
 
+RANK = 8
 BASES = {
     "minilm": {"layers": 6, "d": 384, "kv": 384, "ff": 1536, "heads": 12, "labels": 4},
     "smollm2": {"layers": 30, "d": 576, "kv": 192, "ff": 1536, "heads": 3, "labels": 0},
@@ -81,6 +82,11 @@ def linears(base, b):
                         (p + "self_attn.v_proj", b["kv"], b["d"]), (p + "self_attn.o_proj", b["d"], b["d"]),
                         (p + "mlp.gate_proj", b["ff"], b["d"]), (p + "mlp.up_proj", b["ff"], b["d"]),
                         (p + "mlp.down_proj", b["d"], b["ff"]))
+
+
+def n_factors(base, rank=RANK):
+    """Values of a LoRA's factors: so many multiplications of a token."""
+    return rank * sum(n_out + n_in for _, n_out, n_in in linears(base, BASES[base]))
 
 
 def classifier(rng, b, prefix="base_model.model."):
@@ -187,7 +193,7 @@ def diff(base, b, rng, out, rank):
 METHODS = {"lora": lora, "ia3": ia3, "prefix": prefix, "houlsby": houlsby, "bitfit": bitfit, "diff": diff}
 
 
-def make(base, method, out, seed, rank=8):
+def make(base, method, out, seed, rank=RANK):
     out.mkdir(parents=True, exist_ok=True)
     METHODS[method](base, BASES[base], random.Random(seed), out, rank)
     return out
@@ -198,7 +204,7 @@ def main():
     p.add_argument("--base", choices=BASES, required=True)
     p.add_argument("--method", choices=METHODS, required=True)
     p.add_argument("--count", type=int, default=1)
-    p.add_argument("--rank", type=int, default=8)
+    p.add_argument("--rank", type=int, default=RANK)
     p.add_argument("--out", type=Path, required=True)
     a = p.parse_args()
     for i in range(a.count):

@@ -21,20 +21,23 @@ class Facts:
     flop_of_head: int
     flop_of_pair: int  # scores and values of one token that sees one other, all layers
 
-    def flop_of_prompt(self, n):
-        """The head reads the last token only."""
-        return n * self.flop_of_layers + self.flop_of_head + n * (n + 1) // 2 * self.flop_of_pair
+    def flop_of_prompt(self, n, n_factors=0):
+        """The head reads the last token only. n_factors: values of a LoRA, of which each token needs a multiplication."""
+        return n * (self.flop_of_layers + 2 * n_factors) + self.flop_of_head + n * (n + 1) // 2 * self.flop_of_pair
 
-    def flop_of_token(self, n_before):
-        return self.flop_of_layers + self.flop_of_head + n_before * self.flop_of_pair
+    def flop_of_token(self, n_before, n_factors=0):
+        return self.flop_of_layers + 2 * n_factors + self.flop_of_head + n_before * self.flop_of_pair
 
-    def most(self, n_streams, n_in, n_out):
+    def most(self, n_streams, n_in, n_out, n_factors=0):
         """A function of the peak and of reading (1e9 a second) that gives the tokens a second that a machine could do: prompts
-        at the peak; a step reads all weights once or multiplies at the peak, whichever takes longer."""
-        prompts, token = n_streams * self.flop_of_prompt(n_in) * 1e-9, n_streams * self.flop_of_token(n_in + n_out // 2) * 1e-9
+        at the peak; a step reads all weights once, and a LoRA of n_factors values of 16 bits for each stream, or multiplies at the
+        peak, whichever takes longer."""
+        prompts = n_streams * self.flop_of_prompt(n_in, n_factors) * 1e-9
+        token = n_streams * self.flop_of_token(n_in + n_out // 2, n_factors) * 1e-9
+        gigabytes = (self.bytes_of_token + n_streams * 2 * n_factors) * 1e-9
 
         def tokens_a_second(peak, read):
-            return n_streams * n_out / (prompts / peak + n_out * max(self.bytes_of_token * 1e-9 / read, token / peak))
+            return n_streams * n_out / (prompts / peak + n_out * max(gigabytes / read, token / peak))
         return tokens_a_second
 
 

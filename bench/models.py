@@ -36,15 +36,19 @@ def quantise(bench, source, path, kind):
     return path
 
 
-def folders(base, work, methods, prefix, rank=8):
+def folders(base, work, methods, prefix, rank=adapters.RANK):
     """An adapter folder for each entry of methods, each unlike the others."""
     return [adapters.make(base, m, work / f"{prefix}{i:04d}-{m}", i, rank) for i, m in enumerate(methods)]
 
 
-def flop_of_encoder(folder, n_tokens, is_class=False):
-    """Of one text; no pooler, no head, no deltas. A class needs the last layer's keys and values, but one row of the rest."""
+def flop_of_encoder(folder, n_tokens, is_class=False, rank=0):
+    """Of one text; no pooler, no head, of deltas a LoRA of all linears, if rank is not 0. A class needs the last layer's keys and
+    values, but one row of the rest."""
     c = json.loads((folder / "config.json").read_text())
     d, ff, layers = c["hidden_size"], c["intermediate_size"], c["num_hidden_layers"]
-    row = 2 * (2 * d * d + 2 * d * ff) + 2 * 2 * n_tokens * d
+
+    def linear(n_in, n_out):
+        return 2 * (n_in * n_out + rank * (n_in + n_out))
+    row = 2 * linear(d, d) + 2 * linear(d, ff) + 2 * 2 * n_tokens * d
     last = 1 if is_class else n_tokens
-    return layers * n_tokens * 2 * 2 * d * d + ((layers - 1) * n_tokens + last) * row
+    return layers * n_tokens * 2 * linear(d, d) + ((layers - 1) * n_tokens + last) * row

@@ -4,7 +4,7 @@ import contextlib
 import subprocess
 import sys
 
-from bench import gguf, llama_shape, models, texts
+from bench import adapters, gguf, llama_shape, models, texts
 from bench.measure import Case, Results
 from bench.peers import llama
 from bench.servers import Peftd, generate
@@ -44,9 +44,9 @@ def model_group(bench, work, results, shape, kind):
             results.add(bench.in_turn(cases, ROUNDS, 1500))
     finally:
         path.unlink()
-    for name, n in (("one", 1), ("loras", STREAMS)):
+    for name, n, n_factors in (("one", 1, 0), ("loras", STREAMS, adapters.n_factors(shape))):
         results.derive(f"{name}/{label}/bound", "machine", f"{label}, {n} streams: what it could do", "tokens/s",
-                       facts.most(n, N_IN, N_OUT), f"limit/{label}/int8", f"limit/{label}/read")
+                       facts.most(n, N_IN, N_OUT, n_factors), f"limit/{label}/int8", f"limit/{label}/read")
 
 
 def run(bench, work):

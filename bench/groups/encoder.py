@@ -3,7 +3,7 @@ import contextlib
 import statistics
 import time
 
-from bench import models, texts
+from bench import adapters, models, texts
 from bench.measure import Case, Results
 from bench.peers import onnx, peft
 from bench.servers import Peftd, Wire, texts_loop
@@ -82,8 +82,8 @@ def compare_logits(server, child, batch):
 
 def add_bounds(bench, results, batch):
     lengths = [t.count(" ") + 1 + texts.SPECIAL for t in batch]
-    for name, what, is_class in (("each", "a class", True), ("base", "an embedding", False)):
-        per_text = statistics.mean(models.flop_of_encoder(bench.minilm, n, is_class) for n in lengths) * 1e-9
+    for name, what, is_class, rank in (("each", "a class, LoRA", True, adapters.RANK), ("base", "an embedding", False, 0)):
+        per_text = statistics.mean(models.flop_of_encoder(bench.minilm, n, is_class, rank) for n in lengths) * 1e-9
         for precision in PRECISIONS:
             for kind, limit, how in (("bound", models.PEAK_OF, "at the peak"), ("form", models.FORM_OF_FLOATS, "in its form")):
                 results.derive(f"{name}/{precision}/{kind}", "machine", f"{precision}, {what}: what it could do {how}", "texts/s",

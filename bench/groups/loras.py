@@ -1,7 +1,7 @@
 """SmolLM2 with sixteen LoRAs: beside llama-server, vLLM on CPU, and itself without any; five methods."""
 import contextlib
 
-from bench import gguf, models, texts
+from bench import adapters, gguf, models, texts
 from bench.measure import Case, Results
 from bench.peers import llama, vllm
 from bench.servers import Peftd, generate
@@ -69,8 +69,8 @@ def run(bench, work):
         if n_left > 0:
             bench.in_turn(own, n_left)
     for precision in PRECISIONS:
-        results.derive(f"bound/{precision}", "machine", f"{file} {precision}, 16 streams: what it could do", "tokens/s",
-                       gguf.facts(path).most(STREAMS, N_IN, N_OUT), f"limit/{models.PEAK_OF[precision]}", "limit/read")
+        results.derive(f"bound/{precision}", "machine", f"{file} {precision}, 16 streams, LoRA: what it could do", "tokens/s",
+                       gguf.facts(path).most(STREAMS, N_IN, N_OUT, adapters.n_factors("smollm2")), f"limit/{models.PEAK_OF[precision]}", "limit/read")
     if bench.llama:
         same = compare_tokens(results.cases["each/exact"].run.answers, results.cases["each/llama"].run.answers)
         results.add([Case("agree", "both", "exact and llama: first tokens of 64 that agree", "tokens", None, same)])
