@@ -88,9 +88,14 @@ class Results:
             values = [function(*v) for v in zip(*(self.cases[n].values for n in of))]
             self.add([Case(name, who, what, unit, None, values)])
 
+    def files(self):
+        """Files that a group measures one after the other, each beside limits of its own: limit/FILE/WHAT. A group may have none."""
+        return {name.split("/")[1] for name in self.cases if name.startswith("limit/") and name.count("/") == 2}
+
     def keep(self, old):
-        """Cases of an earlier run that this one did not measure."""
-        self.add(case for name, case in old.cases.items() if name not in self.cases)
+        """Cases of an earlier run, of files that this one did not measure: all cases of a file are of one run, peers' too."""
+        files = old.files() - self.files()
+        self.add(case for name, case in old.cases.items() if name.split("/")[1:2] and name.split("/")[1] in files)
 
     def lacks(self, peer):
         """Notes that cases of this peer could not be measured."""
