@@ -95,7 +95,7 @@ class Results:
     def keep(self, old):
         """Cases of an earlier run, of files that this one did not measure: all cases of a file are of one run, peers' too."""
         files = old.files() - self.files()
-        self.add(case for name, case in old.cases.items() if name.split("/")[1:2] and name.split("/")[1] in files)
+        self.add(case for name, case in old.cases.items() if files.intersection(name.split("/")[1:2]))
 
     def lacks(self, peer):
         """Notes that cases of this peer could not be measured."""

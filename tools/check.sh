@@ -29,6 +29,7 @@ stage "build" $make -s all
 stage "style" $make lint
 stage "the style check can fail" python3 tests/tools/test_lint.py
 stage "a table is what its script prints" python3 tests/tools/test_gelu_table.py
+stage "what benchmarks reckon" python3 tests/tools/test_bench.py
 stage "unit tests" $make -s unit
 stage "unit tests, address and undefined sanitizers" $make -s unit VARIANT=asan
 stage "unit tests that thread, thread sanitizer" unit_tsan
