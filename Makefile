@@ -47,7 +47,7 @@ ISA_avx512 = $(if $(is_x86),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq 
 ISA_avxvnni = $(if $(is_x86),$(ISA_avx2) -mavxvnni)
 ISA_avx512vnni = $(if $(is_x86),$(ISA_avx512) -mavx512vnni)
 ISA_avx512bf16 = $(if $(is_x86),$(ISA_avx512) -mavx512bf16)
-ISA_avx512amx = $(if $(is_x86),$(ISA_avx512) -mamx-tile -mamx-bf16)
+ISA_amx = $(if $(is_x86),$(ISA_avx2) -mamx-tile -mamx-bf16)
 ISA_neondotprod = $(if $(is_arm),-march=armv8.2-a+dotprod)
 ISA_neonbf16 = $(if $(is_arm),-march=armv8.2-a+bf16)
 ISA_avx2gemm = $(ISA_avx2)
@@ -57,7 +57,7 @@ ISA_avx512gemm = $(ISA_avx512)
 ISA_avx512int8 = $(ISA_avx512)
 ISA_avx512vnnidown = $(ISA_avx512vnni)
 ISA_avx512bf16down = $(ISA_avx512bf16)
-KERN_LEVELS := avx2 avx2gemm avx2int8 avx2pairs avxvnni avx512 avx512gemm avx512int8 avx512vnni avx512vnnidown avx512bf16 avx512bf16down avx512amx neondotprod neonbf16
+KERN_LEVELS := avx2 avx2gemm avx2int8 avx2pairs avxvnni avx512 avx512gemm avx512int8 avx512vnni avx512vnnidown avx512bf16 avx512bf16down amx neondotprod neonbf16
 # No contraction of a * b + c by the compiler: the order of rounding is the kernels' own
 # choice, so that a row's bits do not depend on which loop computed it.
 KERN_OPT := $(if $(filter release,$(VARIANT)),-O3) -ffp-contract=off

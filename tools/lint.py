@@ -175,7 +175,7 @@ OFF = ("bugprone-easily-swappable-parameters", "bugprone-reserved-identifier", "
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
 # Files that are empty without these flags: what their names have in them, the machine, the flags.
-KERNELS = (("kern_avx512amx", "x86_64-linux-gnu", [*AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8"]),
+KERNELS = (("kern_amx", "x86_64-linux-gnu", [*AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8"]),
            ("kern_avx512bf16", "x86_64-linux-gnu", [*AVX512, "-mavx512bf16"]),
            ("kern_avx512vnni", "x86_64-linux-gnu", [*AVX512, "-mavx512vnni"]),
            ("kern_avx512", "x86_64-linux-gnu", AVX512),

@@ -383,7 +383,7 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
 
         part.first = k % KERN_SUPER;
         g.n_k = is_last ? w->n_k - k : w->k_block;
-        g.bias = a->bias && is_last ? a->bias + col : NULL;
+        g.bias = a->bias && !i ? a->bias + col : NULL;
         set_x(w, a, row0, k, &g);
         g.w = panel + w->block_at[i];
         g.n_ahead = n_rows >= w->ahead_min ? w->block_at[i + 1] - w->block_at[i] : 0;

@@ -184,7 +184,7 @@ struct kern_gemm {
     float *y; /* [n_rows, n_cols], row stride ldy */
     size_t ldy;
     bool is_first;     /* y = x w; otherwise y += x w */
-    const float *bias; /* NULL, or [n_cols]: added to each row of y behind that */
+    const float *bias; /* NULL, or where is_first [n_cols]: added to each row of y behind that */
     /* What the caller will need next, n_ahead bytes: prefetched in passing, beside one row of
      * quantised values not. It need not be readable memory. */
     const void *ahead;
@@ -329,9 +329,10 @@ struct kern_table {
      * subnormal values counting as 0: what vdpbf16ps does. (Arm asks whether a sum is
      * subnormal before it rounds it: the neon levels' is 0 where another level's is
      * rounded up to the smallest normal number.)
-     * With AMX, for blocks of 32 values of k from 0 on (the last may be shorter): a sum of the
-     * even k and one of the odd, both from 0, each product added with one rounding; then s = s +
-     * (even + odd), both additions rounded: what tdpbf16ps does. */
+     * With AMX s begins with the bias, or y if !is_first, and for blocks of 32 values of k from 0
+     * on (the last may be shorter): a sum of the even k and one of the odd, both from 0, each
+     * product added with one rounding; then s = s + (even + odd), both additions rounded: what
+     * tdpbf16ps does. */
     void (*gemm_bf16)(const struct kern_gemm *g);
     /* A row alone of gemm_bf16 had better be given what comes next of a weight: it reads faster
      * than the processor's own prefetching, which does better elsewhere. */

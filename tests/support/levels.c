@@ -63,7 +63,7 @@ unsigned levels_all(struct kern_table t[N_LEVELS])
 /* True if AMX can be tried here only by computing its instructions. */
 static bool wants_emulation(void)
 {
-    return has(KERN_BF16) && !has(KERN_AMX);
+    return has(KERN_AVX2) && !has(KERN_AMX);
 }
 
 unsigned levels_typed(struct kern_table t[N_TYPED_LEVELS])

@@ -377,7 +377,10 @@ static void by_tiles(const struct kern_gemm *g)
 {
     for (size_t i = 0; i < g->n_rows * g->n_cols; i++) {
         const size_t row = i / g->n_cols, col = i % g->n_cols;
-        float *y = g->y + row * g->ldy + col, s = 0.0f;
+        float *y = g->y + row * g->ldy + col, s = g->is_first ? 0.0f : *y;
+
+        if (g->bias)
+            s = g->bias[col];
 
         for (size_t k = 0; k < g->n_k; k += 32) {
             float sum[2] = {0.0f, 0.0f};
@@ -386,9 +389,7 @@ static void by_tiles(const struct kern_gemm *g)
                 sum[j % 2] = fmaf(x_value(g, row, j), weight(&g->panel, g->w, j, col), sum[j % 2]);
             s += sum[0] + sum[1];
         }
-        *y = g->is_first ? s : *y + s;
-        if (g->bias)
-            *y += g->bias[col];
+        *y = s;
     }
 }
 
@@ -423,7 +424,7 @@ START_TEST(every_level_gives_the_bits_of_its_definition_at_every_size)
             const size_t n_y = rows ? (rows - 1) * q.g.ldy + q.g.n_cols : 0;
 
             q.g.is_first = (rows + i) % 2;
-            q.g.bias = (rows + i) % 3 ? q.bias.p : NULL;
+            q.g.bias = q.g.is_first && (rows + i) % 3 ? q.bias.p : NULL;
             for (unsigned l = 1; l < n_levels; l++) {
                 struct guarded y = guarded_samples(n_y, 2), want = guarded_samples(n_y, 2);
 
@@ -453,7 +454,7 @@ START_TEST(many_rows_and_long_panels_have_the_bits_of_the_definition)
         const size_t n_y = (rows[i] - 1) * q.g.ldy + n_cols;
 
         q.g.is_first = i % 2;
-        q.g.bias = i ? q.bias.p : NULL;
+        q.g.bias = q.g.is_first ? q.bias.p : NULL;
         for (unsigned l = 1; l < n_levels; l++) {
             struct guarded y = guarded_samples(n_y, 2), want = guarded_samples(n_y, 2);
 

@@ -1,6 +1,6 @@
-/* core/kern/kern_avx512amx.c - products of tiles (AMX), over AVX-512's registers for what is behind
- * them. A tile is a register of 16 rows of 64 bytes; what its instructions compute stands in
- * Intel's Software Developer's Manual, volume 2, under their names.
+/* core/kern/kern_amx.c - products of tiles (AMX). A tile is a register of 16 rows of 64 bytes; what
+ * its instructions compute stands in Intel's Software Developer's Manual, volume 2, under their
+ * names. All arithmetic is theirs, and they take subnormal values as 0 whatever the mode.
  *
  * LDTILECFG takes 200 cycles, so a call has the shapes of its whole blocks of rows set once, and
  * once more for a last one with fewer. It gives its tiles back, so that a thread has none to be
@@ -8,7 +8,7 @@
 #include "core/kern/kern_internal.h"
 
 #if defined(__x86_64__)
-#include "core/kern/kern_avx512.inc"
+#include "core/kern/kern_avx2.inc"
 
 enum {
     TILE_ROWS = 16,
@@ -102,23 +102,69 @@ INLINE void pairs_step(const uint16_t *x, size_t ldx, const uint16_t *w, bool ha
     }
 }
 
-/* The sums as y's rows or, where something is to be added to them, by way of memory. */
-INLINE void pairs_store(const struct kern_gemm *g, size_t row, size_t n_rows, bool has_two)
-{
-    const bool is_whole = g->is_first && !g->bias && g->n_cols == KERN_PANEL;
-    _Alignas(64) float sums[PAIRS_ROWS * KERN_PANEL];
-    float *const to = is_whole ? g->y + row * g->ldy : sums;
-    const size_t ld = is_whole ? g->ldy : KERN_PANEL;
+/* Where tiles store the sums of a block of rows: y or, of a panel with fewer columns, `own`. */
+struct pairs_sums {
+    float *at;
+    size_t ld;
+    float own[PAIRS_ROWS][KERN_PANEL];
+};
 
-    _tile_stored(0, to, ld * sizeof(*to));
-    _tile_stored(1, to + TILE_ROWS, ld * sizeof(*to));
+INLINE void sums_zero(bool has_two)
+{
+    _tile_zero(0);
+    _tile_zero(1);
     if (has_two) {
-        _tile_stored(2, to + TILE_ROWS * ld, ld * sizeof(*to));
-        _tile_stored(3, to + TILE_ROWS * ld + TILE_ROWS, ld * sizeof(*to));
+        _tile_zero(2);
+        _tile_zero(3);
     }
-    for (size_t r = 0; !is_whole && r < n_rows; r++)
-        for (size_t col = 0; col < g->n_cols; col += VN)
-            vec_store(g, row + r, col, v_load(sums + r * KERN_PANEL + col));
+}
+
+INLINE void sums_load(const float *from, size_t ld, bool has_two)
+{
+    written(from);
+    _tile_loadd(0, from, ld * sizeof(*from));
+    _tile_loadd(1, from + TILE_ROWS, ld * sizeof(*from));
+    if (has_two) {
+        _tile_loadd(2, from + TILE_ROWS * ld, ld * sizeof(*from));
+        _tile_loadd(3, from + TILE_ROWS * ld + TILE_ROWS, ld * sizeof(*from));
+    }
+}
+
+/* What the sums begin with: zeros, the bias in each row, or y. */
+INLINE void pairs_begin(const struct kern_gemm *g, size_t row, size_t n_rows, bool has_two,
+                        struct pairs_sums *s)
+{
+    const bool is_whole = g->n_cols == KERN_PANEL;
+    const float *from = g->is_first ? g->bias : g->y + row * g->ldy;
+    const size_t ld = g->is_first ? 0 : g->ldy; /* each row's bias is the same */
+
+    s->at = is_whole ? g->y + row * g->ldy : s->own[0];
+    s->ld = is_whole ? g->ldy : KERN_PANEL;
+    if (!from) {
+        sums_zero(has_two);
+    } else if (is_whole) {
+        sums_load(from, ld, has_two);
+    } else {
+        memset(s->own, 0, sizeof(s->own));
+        for (size_t r = 0; r < n_rows; r++)
+            memcpy(s->own[r], from + r * ld, g->n_cols * sizeof(*from));
+        sums_load(s->own[0], KERN_PANEL, has_two);
+    }
+}
+
+INLINE void pairs_store(const struct kern_gemm *g, size_t row, size_t n_rows, bool has_two,
+                        struct pairs_sums *s)
+{
+    const size_t ld = s->ld * sizeof(*s->at);
+
+    _tile_stored(0, s->at, ld);
+    _tile_stored(1, s->at + TILE_ROWS, ld);
+    if (has_two) {
+        _tile_stored(2, s->at + TILE_ROWS * s->ld, ld);
+        _tile_stored(3, s->at + TILE_ROWS * s->ld + TILE_ROWS, ld);
+    }
+    for (size_t r = 0; s->at == s->own[0] && r < n_rows; r++)
+        memcpy(g->y + (row + r) * g->ldy, s->own[r], g->n_cols * sizeof(*s->at));
 }
 
 /* n_rows rows from `row` on, the number whose shapes are set. */
@@ -130,13 +176,9 @@ INLINE void pairs_rows(const struct kern_gemm *g, size_t row, size_t n_rows, boo
     const size_t n_steps = g->part ? 1 : (g->n_k + PAIRS_K - 1) / PAIRS_K; /* a part is one */
     const size_t share = n_steps ? ahead_row * n_rows / n_steps : 0;
     const uint16_t *x = g->x_bf16 + row * g->ldx;
+    struct pairs_sums sums;
 
-    _tile_zero(0);
-    _tile_zero(1);
-    if (has_two) {
-        _tile_zero(2);
-        _tile_zero(3);
-    }
+    pairs_begin(g, row, n_rows, has_two, &sums);
     for (size_t k = 0; k < g->n_k; k += PAIRS_K) {
         size_t n; /* a step's, or more */
         const struct kern_part part = kern__part(g, sizeof(*x), k, &n);
@@ -148,13 +190,12 @@ INLINE void pairs_rows(const struct kern_gemm *g, size_t row, size_t n_rows, boo
             pairs_step(tail_x(g, row, n_rows, k, tail), sizeof(tail->x[0]), tail->w[0][0], has_two);
         ask((const char *)part.ahead + ahead_row * row + at, share);
     }
-    pairs_store(g, row, n_rows, has_two);
+    pairs_store(g, row, n_rows, has_two, &sums);
 }
 
 static void gemm_bf16(const struct kern_gemm *g)
 {
     const size_t n_whole = g->n_rows / PAIRS_ROWS * PAIRS_ROWS, n_rest = g->n_rows - n_whole;
-    const unsigned mode = v_flush_begin(); /* as the tiles' instructions, which ask nobody */
     _Alignas(64) struct pairs_tail tail;
 
     if (g->n_k % PAIRS_K)
@@ -169,7 +210,6 @@ static void gemm_bf16(const struct kern_gemm *g)
         pairs_rows(g, n_whole, n_rest, true, &tail);
     else if (n_rest)
         pairs_rows(g, n_whole, n_rest, false, &tail);
-    v_flush_end(mode);
     _tile_release();
 }
 
