@@ -135,34 +135,47 @@ static void check_product(const struct tile *c, const struct tile *a, const stru
     require(a->row_bytes == 4 * b->n_rows && a->row_bytes % 4 == 0 && b->row_bytes % 4 == 0);
 }
 
-static float flush(float v)
+/* The columns of a tile at once, so that the compiler can take vectors. */
+#define WITH_FMA __attribute__((target("avx2,fma")))
+enum { COLUMNS = ROW_BYTES / 4 };
+
+WITH_FMA static inline float flush(float v)
 {
     return fabsf(v) < FLT_MIN ? copysignf(0.0f, v) : v;
 }
 
-static float of_bf16(uint16_t h)
+WITH_FMA static inline float of_bf16(uint16_t h)
 {
-    const uint32_t bits = (uint32_t)h << 16;
-    float v;
+    const union {
+        uint32_t bits;
+        float v;
+    } u = {.bits = (uint32_t)h << 16};
 
-    memcpy(&v, &bits, sizeof(v));
-    return flush(v);
+    return flush(u.v);
 }
 
 /* The even values of k and the odd ones have a sum each. */
-static void dot_bf16(struct tile *c, const struct tile *a, const struct tile *b)
+WITH_FMA static void dot_bf16(struct tile *c, const struct tile *a, const struct tile *b)
 {
-    check_product(c, a, b);
-    for (unsigned m = 0; m < c->n_rows; m++)
-        for (unsigned n = 0; n < c->row_bytes / 4; n++) {
-            float sum[2] = {0.0f, 0.0f};
+    float w[ROWS][2][COLUMNS];
 
-            for (unsigned k = 0; k < a->row_bytes / 4; k++)
-                for (unsigned i = 0; i < 2; i++)
-                    sum[i] = flush(fmaf(of_bf16(a->row[m].u16[2 * k + i]),
-                                        of_bf16(b->row[k].u16[2 * n + i]), sum[i]));
-            c->row[m].f32[n] = flush(flush(c->row[m].f32[n]) + flush(sum[0] + sum[1]));
-        }
+    check_product(c, a, b);
+    for (unsigned k = 0; k < a->row_bytes / 4; k++)
+        for (unsigned n = 0; n < 2 * COLUMNS; n++)
+            w[k][n % 2][n / 2] = of_bf16(b->row[k].u16[n]);
+    for (unsigned m = 0; m < c->n_rows; m++) {
+        float sum[2][COLUMNS] = {{0.0f}};
+
+        for (unsigned k = 0; k < a->row_bytes / 4; k++)
+            for (unsigned i = 0; i < 2; i++) {
+                const float x = of_bf16(a->row[m].u16[2 * k + i]);
+
+                for (unsigned n = 0; n < COLUMNS; n++)
+                    sum[i][n] = flush(fmaf(x, w[k][i][n], sum[i][n]));
+            }
+        for (unsigned n = 0; n < c->row_bytes / 4; n++)
+            c->row[m].f32[n] = flush(flush(c->row[m].f32[n]) + flush(sum[0][n] + sum[1][n]));
+    }
 }
 
 /* False if it is none of those above. */

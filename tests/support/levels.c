@@ -82,6 +82,11 @@ unsigned levels_typed(struct kern_table t[N_TYPED_LEVELS])
     return n;
 }
 
+bool levels_is_emulated(const struct kern_table *t)
+{
+    return t->level & KERN_AMX && wants_emulation();
+}
+
 static void report(const char *suite, unsigned n_names)
 {
     const char *only = getenv("CK_RUN_SUITE");

@@ -32,9 +32,10 @@ unsigned levels_repeats(unsigned n);
 void levels_report(const char *suite);
 
 /* For products over typed x, which more levels compute: the same bits at each, but for bf16 with
- * AMX. Its instructions are emulated where the CPU has all levels below it and not these (amx.h).
- */
+ * AMX. Its instructions are emulated where the CPU has AVX2 and not these (amx.h); what calls
+ * kernels thousands of times may then do so less. */
 unsigned levels_typed(struct kern_table t[N_TYPED_LEVELS]);
+bool levels_is_emulated(const struct kern_table *t);
 void levels_report_typed(const char *suite);
 
 #endif
