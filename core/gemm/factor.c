@@ -214,7 +214,6 @@ void gemm_down(const struct kern_table *k, const struct gemm_factor *down, size_
     struct kern_factor f = {.n_rows = n,
                             .n_k = n_k,
                             .n_cols = down->n_rows,
-                            .ldx = n_k,
                             .w = down->data,
                             .y = t,
                             .ldy = down->n_rows,
@@ -228,7 +227,8 @@ void gemm_down(const struct kern_table *k, const struct gemm_factor *down, size_
         f.x_int8 = (const struct kern_int8 *)typed_x + row0 * f.ldx;
         k->down_int8(&f);
     } else {
-        f.x_bf16 = (const uint16_t *)typed_x + row0 * n_k;
+        f.ldx = gemm__x_stride(k, GEMM_BF16, n_k);
+        f.x_bf16 = (const uint16_t *)typed_x + row0 * f.ldx;
         k->down_bf16(&f);
     }
 }

@@ -82,11 +82,13 @@ static int alloc_bytes(struct gemm_weight *w, const char *name, struct core_room
     return w->bytes ? 0 : core_err_nomem(err, name);
 }
 
-/* With a precision and blocks of k. */
-static struct gemm_weight *alloc_weight(enum gemm_precision p, bool is_quantised, size_t n_in)
+/* With a precision and blocks of k: one, if they are multiplied by tiles. */
+static struct gemm_weight *alloc_weight(const struct kern_table *k, enum gemm_precision p,
+                                        bool is_quantised, size_t n_in)
 {
+    const bool is_one = p == GEMM_BF16 && k->has_tiles;
     const size_t n_k = p == GEMM_EXACT ? n_in : gemm__whole_blocks(n_in);
-    const size_t k_block = gemm__k_block(p, is_quantised, n_k);
+    const size_t k_block = is_one ? n_k : gemm__k_block(p, is_quantised, n_k);
     const size_t n_blocks = k_block ? (n_k + k_block - 1) / k_block : 1;
     struct gemm_weight *w = core_calloc(1, sizeof(*w) + (n_blocks + 1) * sizeof(w->block_at[0]));
 
@@ -115,7 +117,7 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
             err, CORE_E_ADAPTER_MISMATCH, t->name, "%s: %s %s is not a weight matrix", t->name,
             tensor_type_text(t->type), tensor_shape_text(t, shape, sizeof(shape)));
     }
-    w = alloc_weight(precision_of(t->type, precision), is_quant, t->dim[1]);
+    w = alloc_weight(k, precision_of(t->type, precision), is_quant, t->dim[1]);
     if (!w)
         return core_err_nomem(err, t->name);
     w->n_out = t->dim[0];
@@ -135,7 +137,7 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
         w->block_at[i] = kern_panel_bytes(&w->panel, i < w->n_blocks ? i * w->k_block : w->n_k);
     w->reads_pairs = k->int8_pairs && gemm__is_int8(w->precision) && !kern_is_packed(w->panel.type);
     w->ahead_min =
-        gemm__is_int8(w->precision) || (w->precision == GEMM_BF16 && k->row_asks) ? 1 : 2;
+        gemm__is_int8(w->precision) || (w->precision == GEMM_BF16 && k->has_tiles) ? 1 : 2;
     w->fused_max = is_quant && w->precision == GEMM_EXACT ? k->quant_max : SIZE_MAX;
     *out = w;
     return 0;
@@ -259,7 +261,7 @@ size_t gemm__x_stride(const struct kern_table *k, enum gemm_precision p, size_t 
                  block = sizeof(struct kern_int8);
 
     if (!gemm__is_int8(p))
-        return n;
+        return k->has_tiles && n_blocks % 2 == 0 ? n + KERN_INT8_BLOCK : n;
     if (!k->int8_pairs)
         return n_blocks;
     return n_blocks + (n_blocks * sizeof(struct kern_int8_pairs) + block - 1) / block;

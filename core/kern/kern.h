@@ -334,9 +334,11 @@ struct kern_table {
      * product added with one rounding; then s = s + (even + odd), both additions rounded: what
      * tdpbf16ps does. */
     void (*gemm_bf16)(const struct kern_gemm *g);
-    /* A row alone of gemm_bf16 had better be given what comes next of a weight: it reads faster
-     * than the processor's own prefetching, which does better elsewhere. */
-    bool row_asks;
+    /* gemm_bf16's are products of tiles. A row alone had better be given what comes next of a
+     * weight then, for it reads faster than the processor's own prefetching, which does better
+     * elsewhere; rows of x had better be an odd number of lines apart, because 16 of them are read
+     * at once; and all of k in one call. */
+    bool has_tiles;
     /* gemm over x_int8 and a Q8_QUADS, Q6, Q5 or Q4 panel, n_k in whole blocks. d = sum q_x q_w of
      * a group of the panel is exact; s = d * (scale_w * scale_x) + s, and with minima
      * s = min * (scale_x * sum of q_x) + s after it: products in parentheses are rounded,

@@ -14,7 +14,8 @@ enum {
     TILE_ROWS = 16,
     TILE_BYTES = 64, /* of a row */
     PAIRS_K = 32,    /* values of k of a step with bf16 */
-    PAIRS_ROWS = 2 * TILE_ROWS
+    PAIRS_ROWS = 2 * TILE_ROWS,
+    SUMS_ASKED = 4 /* rows of y that are asked for beside a step: stores wait for lines elsewhere */
 };
 
 /* What LDTILECFG reads. */
@@ -177,6 +178,7 @@ INLINE void pairs_rows(const struct kern_gemm *g, size_t row, size_t n_rows, boo
     const size_t share = n_steps ? ahead_row * n_rows / n_steps : 0;
     const uint16_t *x = g->x_bf16 + row * g->ldx;
     struct pairs_sums sums;
+    size_t n_asked = g->is_first ? 0 : n_rows;
 
     pairs_begin(g, row, n_rows, has_two, &sums);
     for (size_t k = 0; k < g->n_k; k += PAIRS_K) {
@@ -189,6 +191,10 @@ INLINE void pairs_rows(const struct kern_gemm *g, size_t row, size_t n_rows, boo
         else
             pairs_step(tail_x(g, row, n_rows, k, tail), sizeof(tail->x[0]), tail->w[0][0], has_two);
         ask((const char *)part.ahead + ahead_row * row + at, share);
+        for (size_t i = 0; i < SUMS_ASKED && n_asked < n_rows; i++, n_asked++) {
+            PREFETCH_TO_WRITE(sums.at + n_asked * sums.ld);
+            PREFETCH_TO_WRITE(sums.at + n_asked * sums.ld + TILE_ROWS);
+        }
     }
     pairs_store(g, row, n_rows, has_two, &sums);
 }
@@ -216,6 +222,6 @@ static void gemm_bf16(const struct kern_gemm *g)
 void kern__fill_amx(struct kern_table *t)
 {
     t->gemm_bf16 = gemm_bf16;
-    t->row_asks = true;
+    t->has_tiles = true;
 }
 #endif
