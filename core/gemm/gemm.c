@@ -260,7 +260,7 @@ size_t gemm__x_stride(const struct kern_table *k, enum gemm_precision p, size_t 
     const size_t n = gemm__whole_blocks(n_in), n_blocks = n / KERN_INT8_BLOCK,
                  block = sizeof(struct kern_int8);
 
-    if (!gemm__is_int8(p))
+    if (!gemm__is_int8(p)) /* so many values of bf16 are a line of 64 bytes */
         return k->has_tiles && n_blocks % 2 == 0 ? n + KERN_INT8_BLOCK : n;
     if (!k->int8_pairs)
         return n_blocks;

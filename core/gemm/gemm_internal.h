@@ -46,7 +46,7 @@ struct gemm_weight {
 /* Values of a row of typed x. */
 size_t gemm__whole_blocks(size_t n_in);
 /* From row to row of typed x, in bf16 values or blocks. Behind a row's blocks stand its pairs, if
- * the level has them. */
+ * the level has them; with tiles, behind an even number of lines of bf16 one that nobody reads. */
 size_t gemm__x_stride(const struct kern_table *k, enum gemm_precision p, size_t n_in);
 /* The blocks of k in which a product of n_k values is computed; the last one may be shorter. */
 size_t gemm__k_block(enum gemm_precision p, bool is_quantised, size_t n_k);

@@ -316,7 +316,7 @@ START_TEST(blocks_behind_a_window_are_not_read)
         return;
     set_way(way);
     for (unsigned l = 0; l < x.n_levels; l++) {
-        const size_t step = levels_is_emulated(&x.table[l]) ? 7 : 1;
+        const size_t step = levels_is_emulated(&x.table[l]) ? 7 : 1; /* 3 k + 1: all of `many` */
 
         x.f.k = &x.table[l];
         run(0, N_TOKENS, ctx);
