@@ -570,14 +570,18 @@ void pool_run_in_time(struct pool *p, unsigned n_workers, uint64_t wait_ns,
 
 /* ---- life ------------------------------------------------------------------------- */
 
-/* Starts the threads; *n_started counts them also on failure. Signals are for
- * the threads that expect them, so the workers block all. */
+/* Starts the threads; *n_started counts them also on failure. Signals are for the threads that
+ * expect them, so the workers block all but their own faults: one of these that is blocked ends the
+ * process without asking its handler, a sanitizer's or a test's. */
 static bool threads_start(struct pool *p, unsigned *n_started)
 {
+    static const int faults[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE};
     sigset_t all, old;
     unsigned i;
 
     sigfillset(&all);
+    for (i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
+        sigdelset(&all, faults[i]);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     p->seat[0].pool = p;
     p->seat[0].home = p->homes.n;
