@@ -295,16 +295,16 @@ static void up_products(const struct group *g, uint32_t s, const struct tile *t,
     }
 }
 
-/* True if the base's bias is the first thing after W x for all rows of a tile. */
-static bool begins_with_bias(const struct group *g, const struct tile *t)
+/* True if a task does something between W x and the base's bias in rows of a tile. */
+static bool changes_before_bias(const struct group *g, const struct tile *t)
 {
     uint32_t a, b;
 
     for (uint32_t s = 0; g->plan->changes_before_bias[t->i] && s < g->v->n_segments; s++)
         if (slot_of(g, t->i, s)->changes_before_bias &&
             fwd__cut(&g->v->segment[s], t->r0, t->r1, &a, &b))
-            return false;
-    return true;
+            return true;
+    return false;
 }
 
 /* Everything after W x, and the base's bias if has_bias, for the part of one segment in a tile:
@@ -372,13 +372,36 @@ static bool has_products(const struct group *g, unsigned lin)
     return p < end;
 }
 
-static void run_tile(const struct group *g, const struct gemm_weight *w, const struct tile *t)
+/* W x once more, of the rows whose tasks do something in front of the base's bias. */
+static void without_bias(const struct group *g, const struct gemm_weight *w, const struct tile *t,
+                         size_t row_bytes, const struct gemm_args *whole)
+{
+    struct gemm_args a = *whole;
+    uint32_t r0, r1;
+
+    a.bias = NULL;
+    for (uint32_t s = 0; s < g->v->n_segments; s++) {
+        if (!slot_of(g, t->i, s)->changes_before_bias ||
+            !fwd__cut(&g->v->segment[s], t->r0, t->r1, &r0, &r1))
+            continue;
+        a.n_rows = r1 - r0;
+        a.x = whole->x + (r0 - t->r0) * whole->ldx;
+        a.y = whole->y + (r0 - t->r0) * whole->ldy;
+        a.typed_x = (const char *)whole->typed_x + (r0 - t->r0) * row_bytes;
+        gemm_run(w, &a);
+    }
+}
+
+/* W x of a tile. Returns whether it has the base's bias, in rows whose tasks do nothing in front of
+ * that; the others never have it. Where sums begin with the bias a row's do, whatever tasks stand
+ * beside it, for they would be others without it. */
+static bool base_product(const struct group *g, const struct gemm_weight *w, const struct tile *t)
 {
     const struct model_site *site = g->site[t->i];
-    const struct fwd_linear *lin = &g->lin[t->i];
     const size_t row_bytes = gemm_x_bytes(g->f->k, gemm_precision(w), site->n_in);
     const char *typed = g->xt[t->i];
-    const bool has_bias = site->bias && begins_with_bias(g, t);
+    const bool is_changed = changes_before_bias(g, t);
+    const bool has_bias = site->bias && (!is_changed || gemm_begins_with_bias(w));
     const struct gemm_args a = {.x = g->x[t->i] + t->r0 * site->n_in,
                                 .ldx = site->n_in,
                                 .n_rows = t->r1 - t->r0,
@@ -394,12 +417,23 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
         run_asking(g, w, t, &a);
     else
         gemm_run(w, &a);
+    if (has_bias && is_changed)
+        without_bias(g, w, t, row_bytes, &a);
+    return has_bias;
+}
+
+static void run_tile(const struct group *g, const struct gemm_weight *w, const struct tile *t)
+{
+    const struct model_site *site = g->site[t->i];
+    const struct fwd_linear *lin = &g->lin[t->i];
+    const bool has_bias = base_product(g, w, t);
+
     pool_await(g->f->pool, g->plan->n_chunks);
     for (uint32_t s = 0; s < g->v->n_segments; s++) {
         struct tile part = *t;
 
         if (fwd__cut(&g->v->segment[s], t->r0, t->r1, &part.r0, &part.r1))
-            finish(g, s, &part, has_bias);
+            finish(g, s, &part, has_bias && !slot_of(g, t->i, s)->changes_before_bias);
     }
     for (uint32_t r = t->r0; lin->act != KERN_ACT_NONE && r < t->r1; r++) {
         float *y = g->y[t->i] + r * site->n_out + t->c0;

@@ -101,6 +101,9 @@ size_t gemm_weight_bytes(const struct gemm_weight *w);
 size_t gemm_panel(const struct gemm_weight *w);
 /* What it is multiplied with: x itself, or rows that gemm_make_x() made for this. */
 enum gemm_precision gemm_precision(const struct gemm_weight *w);
+/* Whether its sums begin with the bias that gemm_run() is given, so that they are others than those
+ * without it to which it is added: with tiles of AMX they are (kern.h, gemm_bf16). */
+bool gemm_begins_with_bias(const struct gemm_weight *w);
 /* Bytes of one row of typed x, pairs (below) included, a multiple of 4; 0 for GEMM_EXACT. */
 size_t gemm_x_bytes(const struct kern_table *k, enum gemm_precision p, size_t n_in);
 /* One row of typed x; p not GEMM_EXACT. */
@@ -126,7 +129,7 @@ struct gemm_args {
     float *y; /* [n_rows, n_out], row stride ldy; only [col0, col1) is written */
     size_t ldy;
     size_t col0, col1; /* col0 a multiple of the panel; col1 too, or n_out */
-    const float *bias; /* NULL, or [n_out]: added to each row behind the sum */
+    const float *bias; /* NULL, or [n_out]: added to each row; gemm_begins_with_bias() says where */
     void *scratch;
     /* Typed x: n_rows rows of gemm_x_bytes(), if gemm_precision() is not GEMM_EXACT; x is
      * not read then. */

@@ -66,20 +66,47 @@ static bool wants_emulation(void)
     return has(KERN_AVX2) && !has(KERN_AMX);
 }
 
+#if defined(__x86_64__)
+static void add_amx(struct kern_table *t)
+{
+    amx_emulate();
+    kern__fill_amx(t);
+    t->level |= KERN_AMX;
+    t->name = "amx";
+}
+#endif
+
 unsigned levels_typed(struct kern_table t[N_TYPED_LEVELS])
 {
     unsigned n = fill(t, N_TYPED_LEVELS);
 
 #if defined(__x86_64__)
     if (wants_emulation()) {
-        amx_emulate();
         t[n] = t[n - 1];
-        kern__fill_amx(&t[n]);
-        t[n].level |= KERN_AMX;
-        t[n++].name = "amx";
+        add_amx(&t[n++]);
     }
 #endif
     return n;
+}
+
+static bool is_emulating; /* in all tables that are made */
+
+bool levels_emulate(bool is_to)
+{
+    is_emulating = is_to && wants_emulation();
+    return is_emulating;
+}
+
+/* The linker puts it in the place of kern_table_init() (Makefile). */
+void __real_kern_table_init(struct kern_table *t, unsigned levels);
+void __wrap_kern_table_init(struct kern_table *t, unsigned levels);
+void __wrap_kern_table_init(struct kern_table *t, unsigned levels)
+{
+    __real_kern_table_init(t, levels);
+#if defined(__x86_64__)
+    if (is_emulating)
+        add_amx(t);
+#endif
 }
 
 bool levels_is_emulated(const struct kern_table *t)

@@ -282,6 +282,23 @@ START_TEST(other_precisions_come_near_and_keep_rows_apart_from_their_batch)
 }
 END_TEST
 
+/* With tiles, whose sums begin with the bias, on a CPU that computes their instructions one by one:
+ * some bases with biases, whose cells hold tasks that change W x in front of it. */
+START_TEST(tiles_keep_rows_apart_from_their_batch)
+{
+    static const char *const biased[] = {"bert", "gpt2", "qwen2", "deberta-v2-conv"};
+    struct golden_base *g;
+
+    if (!levels_emulate(true))
+        return;
+    g = golden_open_typed(biased[_i], GEMM_BF16);
+    ck_assert(model_kern(g->model)->has_tiles);
+    alone_and_mixed(g, 20);
+    golden_close(g);
+    levels_emulate(false);
+}
+END_TEST
+
 /* Cases that tools/unit.py runs at once. */
 static TCase *add_case(Suite *s, const char *name)
 {
@@ -307,5 +324,6 @@ Suite *goldens_suite(void)
     tcase_add_loop_test(add_case(s, "precision"),
                         other_precisions_come_near_and_keep_rows_apart_from_their_batch, 0,
                         3 * N_BASES);
+    tcase_add_loop_test(add_case(s, "tiles"), tiles_keep_rows_apart_from_their_batch, 0, 4);
     return s;
 }
