@@ -3,6 +3,7 @@
 #include <check.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
@@ -680,6 +681,28 @@ START_TEST(who_stands_aside_leaves_a_core_to_worker_0)
 }
 END_TEST
 
+static void note_mask(void *arg, unsigned worker)
+{
+    sigset_t *masks = arg;
+
+    pthread_sigmask(SIG_SETMASK, NULL, &masks[worker]);
+}
+
+START_TEST(workers_block_signals_but_not_their_own_faults)
+{
+    sigset_t masks[3];
+    struct pool *p = pool_of(3);
+
+    pool_run(p, note_mask, masks);
+    for (unsigned w = 1; w < 3; w++) { /* the caller's mask is its own affair */
+        ck_assert(sigismember(&masks[w], SIGTERM) && sigismember(&masks[w], SIGHUP));
+        ck_assert(!sigismember(&masks[w], SIGILL) && !sigismember(&masks[w], SIGSEGV) &&
+                  !sigismember(&masks[w], SIGBUS) && !sigismember(&masks[w], SIGFPE));
+    }
+    pool_free(&p);
+}
+END_TEST
+
 START_TEST(a_pool_that_never_ran_can_be_freed)
 {
     struct pool *p = NULL;
@@ -751,6 +774,7 @@ Suite *pool_suite(void)
     tcase_add_test(tc, a_run_in_time_has_all_who_are_awake);
     tcase_add_test(tc, a_run_in_time_does_not_wait_for_who_has_no_core);
     tcase_add_test(tc, who_stands_aside_leaves_a_core_to_worker_0);
+    tcase_add_test(tc, workers_block_signals_but_not_their_own_faults);
     tcase_add_test(tc, a_pool_that_never_ran_can_be_freed);
     tcase_add_test(tc, too_many_threads_are_refused);
     tcase_add_test(tc, pool_new_survives_every_allocation_failure);
