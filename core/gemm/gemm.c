@@ -136,9 +136,8 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
     for (size_t i = 0; i <= w->n_blocks; i++)
         w->block_at[i] = kern_panel_bytes(&w->panel, i < w->n_blocks ? i * w->k_block : w->n_k);
     w->reads_pairs = k->int8_pairs && gemm__is_int8(w->precision) && !kern_is_packed(w->panel.type);
-    w->begins_with_bias = w->precision == GEMM_BF16 && k->has_tiles;
-    w->ahead_min =
-        gemm__is_int8(w->precision) || (w->precision == GEMM_BF16 && k->has_tiles) ? 1 : 2;
+    w->has_tiles = w->precision == GEMM_BF16 && k->has_tiles;
+    w->ahead_min = gemm__is_int8(w->precision) || w->has_tiles ? 1 : 2;
     w->fused_max = is_quant && w->precision == GEMM_EXACT ? k->quant_max : SIZE_MAX;
     *out = w;
     return 0;
@@ -253,7 +252,7 @@ enum gemm_precision gemm_precision(const struct gemm_weight *w)
 
 bool gemm_begins_with_bias(const struct gemm_weight *w)
 {
-    return w->begins_with_bias;
+    return w->has_tiles;
 }
 
 bool gemm_reads_pairs(const struct gemm_weight *w)

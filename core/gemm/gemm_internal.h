@@ -35,7 +35,8 @@ struct gemm_weight {
     size_t fused_max;   /* rows for which a panel is not widened first */
     size_t ahead_min;   /* rows beside which what comes next is asked for */
     size_t x_stride;    /* of typed x: gemm__x_stride() */
-    bool reads_pairs, begins_with_bias;
+    bool reads_pairs;
+    bool has_tiles; /* its products are of tiles */
     void (*gemm)(const struct kern_gemm *g);
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);
 

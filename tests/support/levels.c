@@ -91,7 +91,7 @@ unsigned levels_typed(struct kern_table t[N_TYPED_LEVELS])
 
 static bool is_emulating; /* in all tables that are made */
 
-bool levels_emulate(bool is_to)
+bool levels_emulate_amx(bool is_to)
 {
     is_emulating = is_to && wants_emulation();
     return is_emulating;

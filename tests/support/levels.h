@@ -38,8 +38,8 @@ unsigned levels_typed(struct kern_table t[N_TYPED_LEVELS]);
 bool levels_is_emulated(const struct kern_table *t);
 void levels_report_typed(const char *suite);
 
-/* From here on, or no longer, tables of kernels have that level too, those of models that are
- * opened among them. False if the CPU has it, or cannot emulate it. */
-bool levels_emulate(bool is_to);
+/* From here on, or no longer, all tables of kernels have AMX too, those of models that are opened
+ * among them. False if the CPU has it, or cannot emulate it. */
+bool levels_emulate_amx(bool is_to);
 
 #endif
