@@ -125,68 +125,16 @@ static inline void four_blocks(const float *x, const float *scale, const float *
 /* ---- some rows and more ---- */
 
 enum {
-    WIDE_ROWS = 4, /* a tile */
+    WIDE_ROWS = 4,
     WIDE_VECS = 2,
-    WIDE_K = 288,  /* values of k at a time: 9 KiB of bytes */
-    WIDE_MOST = 64 /* rows whose sums wait for the next values of k */
+    WIDE_K = 288 /* 9 KiB of bytes */
 };
 
-/* A product, a piece of k at a time. Packed values become bytes, four to a word, in the order of
- * those of x, scales and minima f32. */
-struct wide {
-    const struct kern_gemm *g;
-    size_t k, n_k;       /* the piece */
-    struct records next; /* of the panel behind it */
-    const char *ahead;   /* what is asked for next, ahead_step bytes for each block of a tile */
-    size_t ahead_step;
-    _Alignas(64) uint32_t w[WIDE_K / 4][KERN_PANEL];
-    float scale[WIDE_K / 16][KERN_PANEL], min[WIDE_K / 16][KERN_PANEL]; /* of each group */
-    _Alignas(64) float sum[WIDE_MOST][KERN_PANEL];
-};
+#include "core/kern/kern_simd_wide.inc"
 
-static inline void words_store(uint32_t *p, vi a)
+INLINE size_t wide_min(enum int8_form f)
 {
-    _mm256_storeu_si256((__m256i *)(void *)p, a);
-}
-
-/* Eight e of a group becomes rows of w from `to` on. */
-INLINE void wide_eight(enum kern_panel_type type, size_t e, struct records *rec,
-                       uint32_t (*to)[KERN_PANEL])
-{
-    struct eight eight;
-    vi w[N_VECS];
-
-    eight_load(type, N_VECS, e, rec, &eight);
-    UNROLL
-    for (unsigned half = 0; half < 2; half++) {
-        half_bytes(type, N_VECS, half, &eight, rec, w);
-        UNROLL
-        for (unsigned c = 0; c < N_VECS; c++)
-            words_store(to[half] + c * VN, w[c]);
-    }
-}
-
-/* The panel's next piece. */
-INLINE void wide_w(struct wide *a, enum int8_form f)
-{
-    const struct kern_panel *p = &a->g->panel;
-    const enum kern_panel_type type = form_type(f);
-    const size_t group = form_group(f, p);
-    struct records rec = a->next;
-
-    for (size_t i = 0; i < a->n_k; i += 8) {
-        if (i % group == 0) {
-            record_begin(p, type, N_VECS, a->k + i, &rec);
-            UNROLL
-            for (unsigned c = 0; c < N_VECS; c++) {
-                v_store(a->scale[i / group] + c * VN, rec.scale[c]);
-                if (form_has_min(f, p))
-                    v_store(a->min[i / group] + c * VN, rec.min[c]);
-            }
-        }
-        wide_eight(type, i % group / 8, &rec, a->w + i / 4);
-    }
-    a->next = rec;
+    return f == INT8_Q8 ? WIDE_NEVER : f == INT8_Q4 || f == INT8_Q4_MIN ? 6 : 4;
 }
 
 /* sum = product, or sum += product, `is_first` a constant. */
@@ -198,12 +146,11 @@ INLINE void wide_w(struct wide *a, enum int8_form f)
             ADD_TO(op, sum, product);            \
     } while (0)
 
-/* d = the products of n fours of bytes, from value i of the piece on; `x` is where those of the
- * first row begin. n_short of them make a sum of 16 bits. */
-INLINE void wide_fours(const struct wide *a, unsigned n_rows, size_t vec, size_t i, size_t n,
-                       size_t n_short, const struct kern_int8 *x, vi d[][N_VECS])
+INLINE void wide_dots(const struct wide *a, enum int8_form f, unsigned n_rows, size_t vec, size_t i,
+                      const struct kern_int8 *x, const vi *offset, vi d[][N_VECS])
 {
-    const size_t first = i % KERN_INT8_BLOCK;
+    const size_t first = i % KERN_INT8_BLOCK, n = form_group(f, &a->g->panel) / 4;
+    const size_t n_short = 2 * dots_eights(form_type(f)); /* of them make a sum of 16 bits */
 
     UNROLL
     for (size_t j = 0; j < n; j += n_short) {
@@ -233,140 +180,12 @@ INLINE void wide_fours(const struct wide *a, unsigned n_rows, size_t vec, size_t
                              _mm256_madd_epi16(narrow[r][c], _mm256_set1_epi16(1)));
         }
     }
-}
-
-/* s += the products of the group that begins with value i of the piece. */
-INLINE void wide_group(const struct wide *a, enum int8_form f, unsigned n_rows, size_t row,
-                       size_t vec, size_t i, vf s[][N_VECS])
-{
-    const struct kern_panel *p = &a->g->panel;
-    const enum kern_panel_type type = form_type(f);
-    const size_t ldx = a->g->ldx, group = form_group(f, p);
-    const struct kern_int8 *x = a->g->x_int8 + row * ldx + (a->k + i) / KERN_INT8_BLOCK;
-    const float *scale = a->scale[i / group] + vec * VN, *min = a->min[i / group] + vec * VN;
-    vi d[WIDE_ROWS][N_VECS];
-
-    wide_fours(a, n_rows, vec, i, group / 4, 2 * dots_eights(type), x, d);
-    UNROLL
-    for (unsigned r = 0; r < n_rows; r++) {
-        const struct kern_int8 *b = x + r * ldx;
-        const vf sx = v_set1(b->scale), sum = v_set1(b->scaled_sum);
-        const vi offset = v_set1_int(group_offset(b, f, p, i % KERN_INT8_BLOCK));
-
-        UNROLL
-        for (unsigned c = 0; c < WIDE_VECS; c++) {
-            s[r][c] = v_fma(v_from_int(_mm256_add_epi32(d[r][c], offset)),
-                            v_mul(v_load(scale + c * VN), sx), s[r][c]);
-            if (form_has_min(f, p))
-                s[r][c] = v_fma(v_load(min + c * VN), sum, s[r][c]);
-        }
-    }
-}
-
-/* Rows from `row` on; `sum` are theirs. */
-INLINE void wide_tile(struct wide *a, enum int8_form f, unsigned n_rows, size_t row, size_t vec,
-                      float (*sum)[KERN_PANEL])
-{
-    vf s[WIDE_ROWS][N_VECS];
-
     UNROLL
     for (unsigned r = 0; r < n_rows; r++) {
         UNROLL
         for (unsigned c = 0; c < WIDE_VECS; c++)
-            s[r][c] = a->k ? v_load(sum[r] + (vec + c) * VN) : v_zero();
-        PREFETCH_TO_WRITE(a->g->y + (row + r) * a->g->ldy + vec * VN);
+            d[r][c] = _mm256_add_epi32(d[r][c], offset[r]);
     }
-    for (size_t i = 0; i < a->n_k; i += KERN_INT8_BLOCK, a->ahead += a->ahead_step) {
-        for (size_t at = 0; at < a->ahead_step; at += 64)
-            PREFETCH(a->ahead + at);
-        UNROLL
-        for (size_t j = 0; j < KERN_INT8_BLOCK; j += form_group(f, &a->g->panel))
-            wide_group(a, f, n_rows, row, vec, i + j, s);
-    }
-    if (a->k + a->n_k == a->g->n_k) {
-        tile_store(a->g, n_rows, WIDE_VECS, row, vec, s);
-        return;
-    }
-    UNROLL
-    for (unsigned r = 0; r < n_rows; r++) {
-        UNROLL
-        for (unsigned c = 0; c < WIDE_VECS; c++)
-            v_store(sum[r] + (vec + c) * VN, s[r][c]);
-    }
-}
-
-INLINE void wide_rows(struct wide *a, enum int8_form f, unsigned n_rows, size_t row,
-                      float (*sum)[KERN_PANEL])
-{
-    for (size_t vec = 0; n_rows <= WIDE_ROWS && vec < N_VECS; vec += WIDE_VECS)
-        wide_tile(a, f, n_rows, row, vec, sum);
-}
-
-/* Rows from `first` on, at most WIDE_MOST. */
-INLINE void wide_block(struct wide *a, enum int8_form f, size_t first, size_t n_rows)
-{
-    const size_t n_tiles = (n_rows + WIDE_ROWS - 1) / WIDE_ROWS, n_k = a->g->n_k;
-
-    records_begin(&a->g->panel, 0, a->g->w, &a->next);
-    for (a->k = 0; a->k < n_k; a->k += a->n_k) {
-        a->n_k = n_k - a->k < WIDE_K ? n_k - a->k : WIDE_K;
-        wide_w(a, f);
-        for (size_t i = 0, row = 0, n; i < n_tiles; i++, row += n) {
-            n = (n_rows - row) / (n_tiles - i);
-#define TILE(n) wide_rows(a, f, n, first + row, a->sum + row)
-            FOR_HEIGHT(n, TILE)
-#undef TILE
-        }
-    }
-}
-
-static __attribute__((noinline)) void gemm_few(const struct kern_gemm *g)
-{
-    gemm_int8(g);
-}
-
-/* n_min rows repay what the widening of a panel takes. */
-INLINE void gemm_form(const struct kern_gemm *g, enum int8_form f, size_t n_min)
-{
-    const size_t n_tiles = (g->n_rows + WIDE_ROWS - 1) / WIDE_ROWS * (N_VECS / WIDE_VECS);
-    const size_t n_asks = n_tiles * (g->n_k / KERN_INT8_BLOCK);
-    struct wide a;
-
-    if (g->n_rows < n_min || n_asks == 0) {
-        gemm_few(g);
-        return;
-    }
-    a.g = g;
-    a.ahead = g->ahead;
-    a.ahead_step = (g->n_ahead + n_asks - 1) / n_asks;
-    for (size_t row = 0, n; row < g->n_rows; row += n) {
-        n = g->n_rows - row < WIDE_MOST ? g->n_rows - row : WIDE_MOST;
-        wide_block(&a, f, row, n);
-    }
-}
-
-enum { MIN_LONGER = 4, MIN_Q4 = 6 };
-
-#define ONE_FORM(name, f, n_min)                                                 \
-    static __attribute__((noinline)) void gemm_##name(const struct kern_gemm *g) \
-    {                                                                            \
-        gemm_form(g, f, n_min);                                                  \
-    }
-
-ONE_FORM(q6, INT8_Q6, MIN_LONGER)
-ONE_FORM(q5, INT8_Q5, MIN_LONGER)
-ONE_FORM(q5_min, INT8_Q5_MIN, MIN_LONGER)
-ONE_FORM(q4, INT8_Q4, MIN_Q4)
-ONE_FORM(q4_min, INT8_Q4_MIN, MIN_Q4)
-
-static void few_or_many(const struct kern_gemm *g)
-{
-    static void (*const gemm[])(const struct kern_gemm *) = {
-        [INT8_Q8] = gemm_few,        [INT8_LONG] = gemm_few,      [INT8_Q6] = gemm_q6,
-        [INT8_Q5] = gemm_q5,         [INT8_Q5_MIN] = gemm_q5_min, [INT8_Q4] = gemm_q4,
-        [INT8_Q4_MIN] = gemm_q4_min, [INT8_ANY] = gemm_few};
-
-    gemm[form_of(&g->panel)](g);
 }
 
 static void gemm_ints(const struct kern_gemm *g)

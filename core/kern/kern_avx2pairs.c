@@ -49,19 +49,14 @@ static inline vi pairs_of(vi bytes, bool is_second)
                      : _mm256_and_si256(bytes, _mm256_set1_epi16(0xff));
 }
 
-static inline void words_store(uint32_t *p, vi a)
-{
-    _mm256_storeu_si256((__m256i *)(void *)p, a);
-}
-
 static void int8_pairs(size_t n_blocks, const struct kern_int8 *x, struct kern_int8_pairs *out)
 {
     for (size_t i = 0; i < n_blocks; i++, x++, out++) {
         const vi q = _mm256_xor_si256(v_load_words((const uint32_t *)(const void *)x->q),
                                       _mm256_set1_epi8(-128));
 
-        words_store(out->first, pairs_of(q, false));
-        words_store(out->second, pairs_of(q, true));
+        v_store_words(out->first, pairs_of(q, false));
+        v_store_words(out->second, pairs_of(q, true));
         out->scale = x->scale;
         out->offset = x->offset - KERN_PAIRS_BEGIN;
     }
@@ -80,7 +75,7 @@ INLINE void begin_block(const uint32_t *bytes, uint32_t *begin)
                 sum, _mm256_maddubs_epi16(v_load_words(bytes + i * KERN_PANEL + c * VN),
                                           _mm256_set1_epi8(1)));
         sum = _mm256_madd_epi16(sum, _mm256_set1_epi16(128));
-        words_store(begin + c * VN, _mm256_sub_epi32(_mm256_set1_epi32(KERN_PAIRS_BEGIN), sum));
+        v_store_words(begin + c * VN, _mm256_sub_epi32(_mm256_set1_epi32(KERN_PAIRS_BEGIN), sum));
     }
 }
 
@@ -126,7 +121,7 @@ INLINE void take_pairs(enum source from, const uint32_t *bytes, uint32_t *pairs,
         v[c] = from == PAIRS ? v_load_words(pairs + c * VN)
                              : pairs_of(v_load_words(bytes + i * KERN_PANEL + c * VN), second);
         if (from == BYTES_KEPT)
-            words_store(pairs + c * VN, v[c]);
+            v_store_words(pairs + c * VN, v[c]);
     }
 }
 

@@ -94,9 +94,25 @@ static inline void four_blocks(const float *x, const float *scale, const float *
     store_sums(_mm_loadu_ps(scale), q, out);
 }
 
+/* ---- many rows ---- */
+
+enum {
+    WIDE_ROWS = 6,
+    WIDE_VECS = 2,
+    WIDE_K = 576 /* 18 KiB of bytes */
+};
+
+#include "core/kern/kern_simd_wide.inc"
+
+INLINE size_t wide_min(enum int8_form f)
+{
+    return f == INT8_Q5 || f == INT8_Q6 ? 24 : f == INT8_Q5_MIN ? 12 : WIDE_NEVER;
+}
+
 void kern__fill_avx512vnni(struct kern_table *t)
 {
     fill_int8(t);
+    t->gemm_int8 = few_or_many;
     t->to_int8 = to_int8_fours;
     kern__fill_avx512vnnidown(t);
 }
