@@ -44,8 +44,8 @@ class Server(Process):
         return answer["tokens_predicted"]
 
 
-def prompt_rate(bench, model, n):
-    """Tokens a second of one prompt of n tokens: llama-bench's pp, one repetition after its own warm-up."""
-    out = subprocess.run([bench.llama / "llama-bench", "-m", model, "-t", str(bench.threads), "-p", str(n), "-n", "0", "-r", "1",
+def prompt_rate(bench, model, n, n_prompts):
+    """Tokens a second of n_prompts prompts of n tokens in turn: llama-bench's pp, after its own warm-up."""
+    out = subprocess.run([bench.llama / "llama-bench", "-m", model, "-t", str(bench.threads), "-p", str(n), "-n", "0", "-r", str(n_prompts),
                           "-o", "json"], check=True, capture_output=True, text=True).stdout
     return json.loads(out)[0]["avg_ts"]
