@@ -90,7 +90,8 @@ struct pool_seat {
     struct signal_word go; /* the number of the last run that it was wanted for */
     atomic_uint joined;    /* 2 r: it may join run r; 2 r + 1: it is in run r; SHUT: neither */
     struct pool *pool;
-    unsigned worker; /* in the run that it is in: B4 */
+    struct pool_seat *outer; /* of worker 0: its seat in the run inside which it runs this pool */
+    unsigned worker;         /* in the run that it is in: B4 */
     pthread_t thread;
     bool may_stay;    /* its thread does nothing but our work */
     atomic_uint home; /* the core that it keeps to; homes.n: none. Its thread writes it */
@@ -126,6 +127,16 @@ struct pool {
 
 /* The seat of the calling thread in the run that it is in. */
 static _Thread_local struct pool_seat *my_seat;
+
+/* Its seat in the run of this pool, inside which it may be in runs of others. */
+static struct pool_seat *seat_in(const struct pool *p)
+{
+    struct pool_seat *s = my_seat;
+
+    while (s->pool != p)
+        s = s->outer;
+    return s;
+}
 
 static uint64_t get(const _Atomic uint64_t *v)
 {
@@ -351,7 +362,7 @@ void pool_barrier_with(struct pool *p, bool (*piece)(void *arg), void *arg)
 
     while (atomic_load_explicit(&p->phase.value, memory_order_acquire) == phase)
         if (!piece || !piece(arg)) {
-            wait_change(my_seat, &p->phase, phase, true);
+            wait_change(seat_in(p), &p->phase, phase, true);
             return;
         }
 }
@@ -374,7 +385,7 @@ void pool_await(struct pool *p, size_t n)
     unsigned told;
 
     while ((told = atomic_load_explicit(&p->told.value, memory_order_acquire)) < n)
-        wait_change(my_seat, &p->told, told, true);
+        wait_change(seat_in(p), &p->told, told, true);
 }
 
 /* Joins run `run` and returns when it begins. False: it has begun without this worker. */
@@ -518,6 +529,7 @@ static void run(struct pool *p, unsigned n_workers, uint64_t wait_ns,
 
     assert(n_workers >= 1 && n_workers <= p->n_workers);
     my_seat = &p->seat[0];
+    my_seat->outer = outer;
     sample_begin(a, begin); /* what the thread did between two runs is no work of ours */
     p->fn = fn;
     p->arg = arg;

@@ -22,8 +22,9 @@
  *
  * Threads: pool_run() and pool_run_on() from one thread at a time, not from inside a
  * run; pool_barrier(), pool_claim(), pool_tell() and pool_await() only inside; pool_stats() from
- * any thread. A function that runs in one pool may run another pool. No locks; nothing is allocated
- * after pool_new().
+ * any thread. A function that runs in one pool may run another pool; inside that its worker 0 is
+ * still the one that it is in the outer one, and may meet the others there. No locks; nothing is
+ * allocated after pool_new().
  */
 #ifndef CORE_POOL_POOL_H
 #define CORE_POOL_POOL_H

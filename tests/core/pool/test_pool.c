@@ -681,6 +681,61 @@ START_TEST(who_stands_aside_leaves_a_core_to_worker_0)
 }
 END_TEST
 
+/* Each worker runs a pool of its own, inside which all meet in the outer one. */
+struct nest {
+    struct pool *outer, *own[3];
+    unsigned written[3], n_wrong[3];
+};
+struct nested {
+    struct nest *n;
+    unsigned worker;
+};
+
+static void meet_outside(void *arg, unsigned worker)
+{
+    const struct nested *me = arg;
+    struct nest *n = me->n;
+
+    for (unsigned i = 1; i <= 20; i++) {
+        if (me->worker == 1)
+            usleep(1000);
+        n->written[me->worker] = i;
+        pool_barrier(n->outer);
+        for (unsigned w = 0; w < 3; w++)
+            n->n_wrong[me->worker] += n->written[w] != i || worker != 0;
+        pool_barrier(n->outer);
+    }
+}
+
+static void run_own(void *arg, unsigned worker)
+{
+    struct nested me = {arg, worker};
+
+    pool_run(me.n->own[worker], meet_outside, &me);
+    pool_barrier(me.n->outer); /* as itself again */
+}
+
+START_TEST(workers_meet_from_within_runs_of_other_pools)
+{
+    struct nest n = {.outer = pool_of(3)};
+    struct pool_stats outer, own;
+
+    for (unsigned w = 0; w < 3; w++)
+        n.own[w] = pool_of(1);
+    pool_run(n.outer, run_own, &n);
+    pool_stats(n.outer, &outer);
+    ck_assert_uint_ge(outer.n_waits, 20);
+    ck_assert_uint_ge(outer.ns_waited, 2 * 20 * 1000 * 1000); /* two for one that is 1 ms late */
+    for (unsigned w = 0; w < 3; w++) {
+        ck_assert_uint_eq(n.n_wrong[w], 0);
+        pool_stats(n.own[w], &own);
+        ck_assert_uint_eq(own.n_waits, 0);
+        pool_free(&n.own[w]);
+    }
+    pool_free(&n.outer);
+}
+END_TEST
+
 static void note_mask(void *arg, unsigned worker)
 {
     sigset_t *masks = arg;
@@ -774,6 +829,7 @@ Suite *pool_suite(void)
     tcase_add_test(tc, a_run_in_time_has_all_who_are_awake);
     tcase_add_test(tc, a_run_in_time_does_not_wait_for_who_has_no_core);
     tcase_add_test(tc, who_stands_aside_leaves_a_core_to_worker_0);
+    tcase_add_test(tc, workers_meet_from_within_runs_of_other_pools);
     tcase_add_test(tc, workers_block_signals_but_not_their_own_faults);
     tcase_add_test(tc, a_pool_that_never_ran_can_be_freed);
     tcase_add_test(tc, too_many_threads_are_refused);
