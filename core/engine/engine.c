@@ -177,23 +177,6 @@ static void settle_options(struct engine *e, size_t *n_blocks)
     o->context_max = e->context_max;
 }
 
-/* Attention over so many keys takes as many multiplications as the linears of a layer. */
-static double keys_per_row(const struct model *m)
-{
-    const struct model_config *c = model_config(m);
-    const unsigned layer = model_last_stack(c)->first_layer;
-    double n_weights = 0.0;
-
-    for (unsigned kind = 0; kind < SITE_N_KINDS; kind++) {
-        size_t n_in, n_out;
-
-        if (kind != SITE_LM_HEAD && site_kind_class((enum site_kind)kind) == SITE_CLASS_LINEAR &&
-            model_site_dims(m, site_make(layer, (enum site_kind)kind), &n_in, &n_out))
-            n_weights += (double)n_in * (double)n_out;
-    }
-    return n_weights / (2.0 * c->n_heads * c->d_head); /* scores and values */
-}
-
 static int alloc_thread_data(struct engine *e, size_t n_blocks, struct core_err *err)
 {
     const size_t n = e->opt.max_batch_jobs;
@@ -208,7 +191,7 @@ static int alloc_thread_data(struct engine *e, size_t n_blocks, struct core_err 
     if (kv_init(&e->thread_data.kv, e->fwd, n_blocks, err) < 0)
         return CORE_E_NOMEM;
     e->thread_data.kv.window = model_window_of_all(model_config(e->m));
-    pace_init(&e->thread_data.pace, e->opt.itl_target_ms * 1e6, keys_per_row(e->m),
+    pace_init(&e->thread_data.pace, e->opt.itl_target_ms * 1e6, model_keys_per_row(e->m),
               e->thread_data.kv.window);
     e->synced_data.stats.kv_blocks_total = n_blocks; /* no thread yet */
     for (unsigned w = 0; model_last_stack(model_config(e->m))->is_causal && w < pool_size(e->pool);

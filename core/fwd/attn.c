@@ -126,7 +126,8 @@ static const struct fwd_attn_item *claim_item(const struct fwd_walk *w)
     return i < w->rows->n_items ? &w->rows->item[i] : NULL;
 }
 
-/* ctx of all items, for fwd_linears(), which begins with a barrier unless rows are copies. */
+/* ctx of all items, for fwd_linears(), which begins with a barrier unless rows are copies. Slices
+ * meet here, too. */
 static void attend_all(struct fwd_walk *w, unsigned layer, const struct fwd_attn *a)
 {
     const bool keeps = keeps_by_item(w, a);
@@ -134,6 +135,7 @@ static void attend_all(struct fwd_walk *w, unsigned layer, const struct fwd_attn
 
     if (!w->has_copies)
         fwd__meet(w);
+    fwd__slices_meet(w->f);
     fwd__keys_ahead_begin(w);
     for (it = claim_item(w); it; it = next) {
         /* one query is soon done, so that nobody waits for what is claimed behind it */

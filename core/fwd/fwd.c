@@ -169,6 +169,10 @@ static int alloc_big(struct fwd *f, struct core_err *err)
 {
     if (!model_last_stack(f->c)->is_causal)
         return 0;
+    if (f->parent) { /* a slice: heads are not its affair */
+        f->kv = f->parent->kv;
+        return 0;
+    }
     f->logits = core_alloc_pages(logits_bytes(f));
     f->kv = core_alloc_pages(kv_bytes(f));
     return f->logits && f->kv ? 0 : core_err_nomem(err, "KV memory");
@@ -234,7 +238,7 @@ int fwd_reserve(struct fwd *f, const struct delta *d, struct core_err *err)
         rc = fwd__plans_grow(f, d->n_lowrank_max, err);
     if (rc == 0 && width > f->head_width_max)
         rc = grow_head(f, width, err);
-    return rc ? rc : fwd__lots_reserve(f, d, err);
+    return rc ? rc : fwd__own_reserve(f, d, err);
 }
 
 static int alloc_workers(struct fwd *f, struct core_err *err)
@@ -277,6 +281,7 @@ int fwd__new(struct fwd **out, const struct model *m, struct pool *pool,
         f->opt.max_rows *= 2;
     f->n_workers = pool_size(pool);
     f->has_pairs = fwd__has_pairs(f);
+    f->keys_per_row = model_keys_per_row(m);
     rc = alloc_rows(f, err);
     rc = rc ? rc : alloc_plans(f, err);
     rc = rc ? rc : alloc_big(f, err);
@@ -286,7 +291,8 @@ int fwd__new(struct fwd **out, const struct model *m, struct pool *pool,
     rc = rc ? rc : fwd__ahead_open(f, err);
     rc = rc ? rc : fwd__plans_open(f, err);
     rc = rc ? rc : fwd__rel_open(f, err);
-    rc = rc ? rc : fwd__lots_open(f, opt->max_rows, err);
+    rc = rc ? rc : fwd__lots_open(f, err);
+    rc = rc ? rc : fwd__own_open(f, opt->max_rows, err);
     if (rc == 0) {
         *out = f;
         f = NULL;
@@ -321,6 +327,7 @@ void fwd_free(struct fwd **fp)
     if (!f)
         return;
     free_rows(f);
+    fwd__own_close(f);
     fwd__lots_close(f);
     fwd__rel_close(f);
     fwd__copies_close(f);
@@ -340,7 +347,8 @@ void fwd_free(struct fwd **fp)
     for (int i = 0; i < FWD_N_HEAD_CLASSES; i++)
         core_free(f->head[i].segment);
     core_free_pages(f->logits, logits_bytes(f));
-    core_free_pages(f->kv, kv_bytes(f));
+    if (!f->parent)
+        core_free_pages(f->kv, kv_bytes(f));
     for (unsigned w = 0; f->worker && w < f->n_workers; w++) {
         for (unsigned i = 0; i < FWD_GROUP_MAX; i++)
             core_free(f->worker[w].xt[i]);
@@ -394,7 +402,8 @@ static void run_worker(void *arg, unsigned worker)
     fwd__copies_begin(&w);
     fwd__ahead_begin(&w);
     f->m->arch->forward(&w);
-    fwd__heads(&w);
+    if (!f->slice.is_one)
+        fwd__heads(&w);
 }
 
 /* How long a step may wait for a worker: a part of what it will take, so that neither a short step
@@ -410,16 +419,21 @@ static uint64_t patience_ns(const struct fwd *f)
 
 void fwd_run(struct fwd *f)
 {
-    const bool has_lots = fwd__lots_plan(f);
+    const bool has_lots = fwd__lots_plan(f), has_slices = !has_lots && fwd__slices_plan(f);
     uint64_t begin, ns;
 
     if (!has_lots)
         fwd__plan(f);
     begin = core_now_ns();
     pool_run_in_time(f->pool, pool_fit(f->pool), patience_ns(f),
-                     has_lots ? fwd__lots_run : run_worker, f);
+                     has_lots     ? fwd__lots_run
+                     : has_slices ? fwd__slices_run
+                                  : run_worker,
+                     f);
     ns = (core_now_ns() - begin) / (f->batch.n_rows ? f->batch.n_rows : 1);
     f->ns_a_row = (7 * f->ns_a_row + ns) / 8;
+    if (has_slices)
+        fwd__slices_end(f);
 }
 
 uint64_t fwd_ns_a_row(const struct fwd *f)

@@ -2,7 +2,8 @@
  * It knows sites and rows; which task does what there is sites.c's.
  *
  * All workers of the pool run the family's forward() together (SPMD), each with a walk
- * of its own: each function below does its share. Two kinds of sharing:
+ * of its own: each function below does its share. (Where a step is cut for the workers, lots.c and
+ * slices.c, each runs it alone, over a pass of its own.) Two kinds of sharing:
  *
  *   row-wise   (embed, norm, join, glu): worker w owns a fixed range of rows, so
  *              row-wise functions follow each other without a barrier

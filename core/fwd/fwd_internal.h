@@ -15,6 +15,7 @@ enum {
     FWD_JOIN_ROWS = 16,
     FWD_ROW_CHUNK = 32,  /* rows of one down product */
     FWD_PANEL_ROWS = 32, /* of so few rows a tile is a panel; adjacent ones are done together */
+    FWD_LOT_ROWS = 512,  /* of a lot: who has a longer input needs the others */
     FWD_FEW_ROWS = 4     /* so few rows each worker may have for itself: no barrier */
 };
 enum { FWD_N_COPIES = 7 + FWD_GROUP_MAX }; /* matrices of copies.c */
@@ -156,6 +157,15 @@ struct fwd_lots {
     uint32_t *rows, n;                 /* [n]: rows of a lot */
 };
 
+/* slices.c: what a worker's own pass has of a step. */
+struct fwd_slice {
+    bool is_one;       /* a slice, not a lot */
+    struct pool *meet; /* where slices meet before they attend; NULL: no sequence is cut */
+    double cost;       /* of its rows */
+    uint64_t ns_met;   /* how long it has waited there, */
+    uint64_t ns_ran;   /* and worked; 0: its worker was not in the step */
+};
+
 /* What one worker alone uses. The plan of a group of linears is the same in every
  * worker; each makes its own, which costs less than a barrier. */
 struct fwd_worker {
@@ -176,8 +186,9 @@ struct fwd_worker {
     void *plans;             /* what these point to */
     struct fwd_ahead ahead;
     struct fwd_keys_ahead keys_ahead;
-    struct pool *alone; /* lots.c: a pool of this worker, */
-    struct fwd *own;    /* and the pass that it takes lots through */
+    struct pool *alone; /* own.c: a pool of this worker, */
+    struct fwd *own;    /* and its own pass */
+    double rate;        /* slices.c: cost of rows a nanosecond, in the last steps; 0: not known */
 };
 
 /* Keys and queries of relative distances: rows of tables [rows, heads * d_head]. Tasks
@@ -258,6 +269,8 @@ struct fwd {
     struct fwd_worker *worker;
     unsigned n_workers, n_stops_max;
     const struct fwd *parent; /* of a worker's own pass; its tables are used, too. Else NULL */
+    struct fwd_slice slice;   /* of a worker's own pass */
+    double keys_per_row;      /* attention over so many keys takes as long as a row's linears */
     struct fwd_lots lots;
 
     /* what fwd_reserve() has made room for */
@@ -313,17 +326,40 @@ void fwd__due(const struct fwd_seq *s, uint32_t *first, uint32_t *n);
 int fwd__new(struct fwd **out, const struct model *m, struct pool *pool,
              const struct fwd_options *opt, const struct fwd *parent, struct core_err *err);
 
+/* ---- own.c ---------------------------------------------------------------------- */
+
+/* Passes of at most max_rows rows for the workers, where a model's steps may be cut for them. */
+int fwd__own_open(struct fwd *f, unsigned max_rows, struct core_err *err);
+void fwd__own_close(struct fwd *f);
+int fwd__own_reserve(struct fwd *f, const struct delta *d, struct core_err *err);
+/* The worker's own pass, with no rows, for a step of f. */
+struct fwd *fwd__own_begin(const struct fwd *f, unsigned worker);
+/* n rows of a sequence q of the step `from`, from its row `first` on, go behind what the pass
+ * has. */
+void fwd__own_take(struct fwd *own, const struct fwd_batch *from, const struct fwd_seq *q,
+                   uint32_t first, uint32_t n);
+
 /* ---- lots.c --------------------------------------------------------------------- */
 
-/* Passes of at most max_rows rows for the workers, where a model's steps may be cut into lots. */
-int fwd__lots_open(struct fwd *f, unsigned max_rows, struct core_err *err);
+int fwd__lots_open(struct fwd *f, struct core_err *err);
 void fwd__lots_close(struct fwd *f);
-int fwd__lots_reserve(struct fwd *f, const struct delta *d, struct core_err *err);
 /* Cuts the batch into lots; false if its rows are better computed by all together (engine
  * thread). */
 bool fwd__lots_plan(struct fwd *f);
 /* A worker's part of a step that was cut so. arg: the fwd. */
 void fwd__lots_run(void *arg, unsigned worker);
+
+/* ---- slices.c ------------------------------------------------------------------- */
+
+/* Whether the batch is to be cut into slices (engine thread, as the last below). */
+bool fwd__slices_plan(struct fwd *f);
+/* A worker's part of a step that was cut so. arg: the fwd. */
+void fwd__slices_run(void *arg, unsigned worker);
+/* In a worker's own pass: the keys and values that it keeps in a layer are written, and when it
+ * returns those that its rows read are. Nothing if no rows of other workers are read. */
+void fwd__slices_meet(struct fwd *own);
+/* Such a step is done. */
+void fwd__slices_end(struct fwd *f);
 
 /* ---- group.c -------------------------------------------------------------------- */
 

@@ -10,7 +10,6 @@
  * most workers waiting, all compute the step's rows together as ever.
  *
  * A row's bits do not depend on what else is in its step, so not on this either. */
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,14 +18,13 @@
 #include "core/fwd/fwd_internal.h"
 
 enum {
-    ROWS_MAX = 512,   /* of a lot: who has a longer input needs the others */
     ROWS_GOOD = 256,  /* more are no faster, and leave the second cache */
     ROWS_WEIGHTS = 2, /* reading all weights once takes as long as so many rows */
     EVEN = 98,        /* percent of the workers' time that is used: good enough */
     TOO_UNEVEN = 80,  /* less, and all are faster together */
     TRIES = 16,       /* steps of fewer inputs that are looked at */
     TURNS = 16,       /* inputs that change places at most */
-    LENGTHS_MAX = 32, /* 1 + 2 + .. + 32 rows are more than ROWS_MAX */
+    LENGTHS_MAX = 32, /* 1 + 2 + .. + 32 rows are more than FWD_LOT_ROWS */
 };
 
 /* ---- memory --------------------------------------------------------------------- */
@@ -49,42 +47,19 @@ static bool alloc_plan(struct fwd *f)
     return l->n_rows && l->order && l->lot_of && l->rows;
 }
 
-int fwd__lots_open(struct fwd *f, unsigned max_rows, struct core_err *err)
+int fwd__lots_open(struct fwd *f, struct core_err *err)
 {
-    struct fwd_options opt = f->opt;
-    int rc = 0;
-
-    if (!has_lots(f))
-        return 0;
-    if (!alloc_plan(f))
+    if (has_lots(f) && !alloc_plan(f))
         return core_err_nomem(err, "plans of a step");
-    opt.max_rows = max_rows < ROWS_MAX ? max_rows : ROWS_MAX;
-    for (unsigned w = 0; rc == 0 && w < f->n_workers; w++) {
-        rc = pool_new(&f->worker[w].alone, 1, err);
-        rc = rc ? rc : fwd__new(&f->worker[w].own, f->m, f->worker[w].alone, &opt, f, err);
-    }
-    return rc;
+    return 0;
 }
 
 void fwd__lots_close(struct fwd *f)
 {
-    for (unsigned w = 0; f->worker && w < f->n_workers; w++) {
-        fwd_free(&f->worker[w].own);
-        pool_free(&f->worker[w].alone);
-    }
     core_free(f->lots.n_rows);
     core_free(f->lots.order);
     core_free(f->lots.lot_of);
     core_free(f->lots.rows);
-}
-
-int fwd__lots_reserve(struct fwd *f, const struct delta *d, struct core_err *err)
-{
-    int rc = 0;
-
-    for (unsigned w = 0; has_lots(f) && rc == 0 && w < f->n_workers; w++)
-        rc = fwd_reserve(f->worker[w].own, d, err);
-    return rc;
 }
 
 /* ---- which lots (engine thread) --------------------------------------------------- */
@@ -92,17 +67,18 @@ int fwd__lots_reserve(struct fwd *f, const struct delta *d, struct core_err *err
 /* order = the inputs [0, n), the longest first; false: one of them is too long for a lot. */
 static bool sort(struct fwd_lots *l, uint32_t n)
 {
-    uint32_t at[ROWS_MAX + 2] = {0}; /* by ROWS_MAX - rows: where in order the next one stands */
+    /* where in order the next one of FWD_LOT_ROWS - i rows stands */
+    uint32_t at[FWD_LOT_ROWS + 2] = {0};
 
     for (uint32_t i = 0; i < n; i++) {
-        if (l->n_rows[i] > ROWS_MAX)
+        if (l->n_rows[i] > FWD_LOT_ROWS)
             return false;
-        at[ROWS_MAX - l->n_rows[i] + 1]++;
+        at[FWD_LOT_ROWS - l->n_rows[i] + 1]++;
     }
-    for (uint32_t k = 1; k <= ROWS_MAX; k++)
+    for (uint32_t k = 1; k <= FWD_LOT_ROWS; k++)
         at[k] += at[k - 1];
     for (uint32_t i = 0; i < n; i++)
-        l->order[at[ROWS_MAX - l->n_rows[i]]++] = i;
+        l->order[at[FWD_LOT_ROWS - l->n_rows[i]]++] = i;
     return true;
 }
 
@@ -196,7 +172,8 @@ static unsigned share_out(struct fwd_lots *l, unsigned n_workers, uint32_t n)
     }
     extremes(l, &most, &least);
     longest = l->rows[most];
-    return longest > ROWS_MAX ? 0 : (unsigned)(100 * n_rows / (l->n * (longest + ROWS_WEIGHTS)));
+    return longest > FWD_LOT_ROWS ? 0
+                                  : (unsigned)(100 * n_rows / (l->n * (longest + ROWS_WEIGHTS)));
 }
 
 uint32_t fwd_even(struct fwd *f, const uint32_t *n_rows, uint32_t n, uint32_t least)
@@ -237,34 +214,17 @@ bool fwd__lots_plan(struct fwd *f)
 
 /* ---- a step ------------------------------------------------------------------------ */
 
-/* The lot's sequences, in their order, become the batch of a worker's own pass. */
-static void fill(struct fwd *own, const struct fwd *f, uint32_t lot)
-{
-    const struct fwd_batch *from = &f->batch;
-    struct fwd_batch *b = &own->batch;
-
-    b->n_rows = b->n_seqs = 0;
-    for (uint32_t s = 0; s < from->n_seqs; s++) {
-        const struct fwd_seq *q = &from->seq[s];
-
-        if (f->lots.lot_of[s] != lot)
-            continue;
-        assert(b->n_rows + q->n_rows <= own->opt.max_rows);
-        memcpy(b->token + b->n_rows, from->token + q->row0, q->n_rows * sizeof(*b->token));
-        memcpy(b->type + b->n_rows, from->type + q->row0, q->n_rows * sizeof(*b->type));
-        b->seq[b->n_seqs] = *q;
-        b->seq[b->n_seqs++].row0 = b->n_rows;
-        b->n_rows += q->n_rows;
-    }
-}
-
 void fwd__lots_run(void *arg, unsigned worker)
 {
     const struct fwd *f = arg;
     size_t i;
 
     while ((i = pool_claim(f->pool, f->lots.n)) < f->lots.n) {
-        fill(f->worker[worker].own, f, (uint32_t)i);
-        fwd_run(f->worker[worker].own);
+        struct fwd *own = fwd__own_begin(f, worker);
+
+        for (uint32_t s = 0; s < f->batch.n_seqs; s++)
+            if (f->lots.lot_of[s] == i)
+                fwd__own_take(own, &f->batch, &f->batch.seq[s], 0, f->batch.seq[s].n_rows);
+        fwd_run(own);
     }
 }

@@ -367,6 +367,9 @@ const char *model_site_role(const struct model *m, site_id s);
  * both; an attention's n_kv_heads * d_head as n_out. False if the model has no
  * such site (a layer beyond the last, a kind it does not use). */
 bool model_site_dims(const struct model *m, site_id s, size_t *n_in, size_t *n_out);
+/* Attention of the last stack's layers over so many keys takes as many multiplications as the
+ * linears of a layer. */
+double model_keys_per_row(const struct model *m);
 
 /* Row `row` of a linear's weight [n_out, n_in] or of a table [rows, d_embed], as f32 in
  * Hugging Face's order, whatever the file's is. The site has a weight. */

@@ -306,6 +306,22 @@ bool model_site_dims(const struct model *m, site_id s, size_t *n_in, size_t *n_o
     return true;
 }
 
+double model_keys_per_row(const struct model *m)
+{
+    const struct model_config *c = model_config(m);
+    const unsigned layer = model_last_stack(c)->first_layer;
+    double n_weights = 0.0;
+
+    for (unsigned kind = 0; kind < SITE_N_KINDS; kind++) {
+        size_t n_in, n_out;
+
+        if (kind != SITE_LM_HEAD && site_kind_class((enum site_kind)kind) == SITE_CLASS_LINEAR &&
+            model_site_dims(m, site_make(layer, (enum site_kind)kind), &n_in, &n_out))
+            n_weights += (double)n_in * (double)n_out;
+    }
+    return n_weights / (2.0 * c->n_heads * c->d_head); /* scores and values */
+}
+
 bool model_has_weight(const struct model *m, site_id s)
 {
     return s < m->n_sites && m->site[s].stored != NULL;
