@@ -22,8 +22,12 @@
 #include "core/fwd/fwd_internal.h"
 
 enum {
-    ROWS_EACH = 64, /* fewer, and all are faster together */
-    RATE_LEAST = 4, /* no worker counts as slower than the fastest one's so manieth part */
+    /* of a slice, at the mean: each reads all weights, and with more workers memory gives each
+     * less. Two gain from 32 on where products are fast (docs/performance.md) */
+    ROWS_EACH = 64,
+    /* no worker counts as slower than the fastest one's so manieth part: who was held up once still
+     * gets rows enough to be measured by */
+    RATE_LEAST = 4,
 };
 
 bool fwd__slices_plan(struct fwd *f)
@@ -31,8 +35,7 @@ bool fwd__slices_plan(struct fwd *f)
     const struct fwd_batch *b = &f->batch;
     const unsigned n = pool_fit(f->pool);
 
-    if (f->parent || f->c->n_stacks != 1 || !f->c->stack[0].is_causal || n < 2 ||
-        b->n_rows < n * ROWS_EACH)
+    if (!f->worker[0].own || !f->c->stack[0].is_causal || n < 2 || b->n_rows < n * ROWS_EACH)
         return false;
     for (uint32_t s = 0; s < b->n_seqs; s++)
         if (b->seq[s].own_from || fwd__is_gating(&b->seq[s])) /* rows of others, whole prompts */
