@@ -177,10 +177,12 @@ static void span_at(const struct job *j, size_t at, size_t end, struct span *s)
     } else if (j->has_blocks) {
         span_of_blocks(j, at - j->n_prefix, s);
     } else {
-        const size_t row = j->w->all->part[j->part].row0 + at - j->n_prefix;
+        /* of a slice perhaps one in front of its own */
+        const ptrdiff_t row =
+            (ptrdiff_t)(j->w->all->part[j->part].row0 + at - j->n_prefix) - (ptrdiff_t)j->seq->pos0;
+        const ptrdiff_t first = row * (ptrdiff_t)kv + (ptrdiff_t)head;
 
-        s->piece[0] =
-            (struct piece){.k = j->w->k + row * kv + head, .v = j->w->v + row * kv + head};
+        s->piece[0] = (struct piece){.k = j->w->k + first, .v = j->w->v + first};
     }
     if (j->has_blocks)
         return;
@@ -625,7 +627,7 @@ void fwd__attend(const struct fwd_walk *w, unsigned layer, const struct fwd_attn
                           .n_prefix = n_prefix,
                           .n_keys = a->is_cross ? n_prefix + s->n_cross
                                     : is_causal ? before + n
-                                                : n_prefix + s->n_rows,
+                                                : n_prefix + s->n_prompt,
                           .kv_head = it->kv_head};
     struct queries qs = {.q = w->q + q,
                          .o = f->ctx + q,

@@ -235,6 +235,7 @@ void fwd_attention(struct fwd_walk *w, unsigned layer, const struct fwd_attn *a)
         gate_prefixes(w, layer, true, x);
         fwd_linears(w, layer, x, &q, 1);
     } else {
+        fwd__slice_keys(w, layer);
         project_own(w, layer, a);
     }
     attend_all(w, layer, a);

@@ -58,7 +58,8 @@ struct fwd_seq {
      * positions, is_long, and of a target its source and all in front of row0. Fewer than the
      * stack has layers; 0: it follows none. */
     uint32_t own_from, follows;
-    uint32_t n_prompt;     /* tokens of the prompt; rows behind them are its answer's */
+    uint32_t n_prompt;     /* tokens of the prompt, an encoder's all; rows behind them are its
+                            * answer's */
     uint32_t pool_at;      /* the token that LAST pools: of a decode row itself */
     float *gate;           /* [delta's n_gates]: written with the prompt, whose rows are
                             * all in one step then, and read with every later row */

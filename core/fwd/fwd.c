@@ -419,7 +419,8 @@ static uint64_t patience_ns(const struct fwd *f)
 
 void fwd_run(struct fwd *f)
 {
-    const bool has_lots = fwd__lots_plan(f), has_slices = !has_lots && fwd__slices_plan(f);
+    const bool may_slice = fwd__slices_plan(f), has_lots = fwd__lots_plan(f, may_slice);
+    const bool has_slices = may_slice && !has_lots;
     uint64_t begin, ns;
 
     if (!has_lots)

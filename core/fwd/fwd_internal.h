@@ -160,6 +160,7 @@ struct fwd_lots {
 /* slices.c: what a worker's own pass has of a step. */
 struct fwd_slice {
     bool is_one;       /* a slice, not a lot */
+    uint32_t row0;     /* its first row in the batch of all */
     struct pool *meet; /* where slices meet before they attend; NULL: no sequence is cut */
     double cost;       /* of its rows */
     uint64_t ns_met;   /* how long it has waited there, */
@@ -343,18 +344,23 @@ void fwd__own_take(struct fwd *own, const struct fwd_batch *from, const struct f
 
 int fwd__lots_open(struct fwd *f, struct core_err *err);
 void fwd__lots_close(struct fwd *f);
-/* Cuts the batch into lots; false if its rows are better computed by all together (engine
- * thread). */
-bool fwd__lots_plan(struct fwd *f);
+/* Cuts the batch into lots; false if its rows are better computed by all together, or, if the batch
+ * may be sliced, in slices (engine thread). */
+bool fwd__lots_plan(struct fwd *f, bool may_slice);
 /* A worker's part of a step that was cut so. arg: the fwd. */
 void fwd__lots_run(void *arg, unsigned worker);
 
 /* ---- slices.c ------------------------------------------------------------------- */
 
-/* Whether the batch is to be cut into slices (engine thread, as the last below). */
+/* Whether the batch may be cut into slices, and is better so than computed by all together (engine
+ * thread, as the last below). */
 bool fwd__slices_plan(struct fwd *f);
 /* A worker's part of a step that was cut so. arg: the fwd. */
 void fwd__slices_run(void *arg, unsigned worker);
+/* In a worker's own pass: keys and values of a layer's rows, where others' rows read them and there
+ * are no KV blocks, go to the pass that it belongs to, where those of the layer before are left
+ * alone: who is behind still reads them. */
+void fwd__slice_keys(struct fwd_walk *w, unsigned layer);
 /* In a worker's own pass: the keys and values that it keeps in a layer are written, and when it
  * returns those that its rows read are. Nothing if no rows of other workers are read. */
 void fwd__slices_meet(struct fwd *own);

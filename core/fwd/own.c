@@ -20,7 +20,7 @@ int fwd__own_open(struct fwd *f, unsigned max_rows, struct core_err *err)
     struct fwd_options opt = f->opt;
     int rc = 0;
 
-    opt.max_rows = f->c->stack[0].is_causal || max_rows < FWD_LOT_ROWS ? max_rows : FWD_LOT_ROWS;
+    opt.max_rows = max_rows;
     for (unsigned w = 0; has_own(f) && rc == 0 && w < f->n_workers; w++) {
         rc = pool_new(&f->worker[w].alone, 1, err);
         rc = rc ? rc : fwd__new(&f->worker[w].own, f->m, f->worker[w].alone, &opt, f, err);

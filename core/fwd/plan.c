@@ -1,5 +1,7 @@
 /* core/fwd/plan.c - what a step is, before the workers start: which rows each stack
  * has, in which segments, at which positions, and which of them heads read. */
+#include <string.h>
+
 #include "core/fwd/fwd_internal.h"
 
 void fwd__due(const struct fwd_seq *s, uint32_t *first, uint32_t *n)
@@ -91,7 +93,9 @@ void fwd__plan(struct fwd *f)
     const struct fwd_batch *b = &f->batch;
     uint32_t seq = 0;
 
-    for (uint32_t s = 0; s < b->n_seqs; s++)
+    if (f->slice.is_one)
+        memcpy(f->position, f->parent->position + f->slice.row0, b->n_rows * sizeof(*f->position));
+    for (uint32_t s = 0; s < b->n_seqs && !f->slice.is_one; s++)
         plan_positions(f, &b->seq[s]);
     for (unsigned stack = 0; stack < f->c->n_stacks; stack++) {
         const uint32_t seq0 = seq;
@@ -104,7 +108,8 @@ void fwd__plan(struct fwd *f)
         fwd__fan_plan(f, stack, seq0, seq);
     }
     fwd__rel_plan(f);
-    fwd__head_plan(f);
+    if (!f->slice.is_one) /* heads are not its affair */
+        fwd__head_plan(f);
     fwd__copies_plan(f);
     fwd__plans_begin(f);
 }

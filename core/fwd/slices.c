@@ -1,14 +1,17 @@
-/* core/fwd/slices.c - a step of many rows of a decoder, prompts above all: each worker takes a
- * slice of the rows through all layers by itself.
+/* core/fwd/slices.c - a step of many rows, a decoder's prompts above all: each worker takes a slice
+ * of the rows through all layers by itself.
  *
  * Where workers share each product, they meet nine times a layer, and a row's values go from core
  * to core with every product; what another core has written is dear to read and to write over, the
  * more so if the two share no cache. A slice is to its worker what a chunk of a prompt is to a
  * step: rows of some sequences, of which the first and the last may have begun in another slice
- * or go on there. The keys in front of them are then being written by the other workers in the same
+ * or go on there. Keys that its rows see are then being written by the other workers in the same
  * step; so all meet once a layer, behind what they keep of keys and values and before they attend.
  * If no sequence is cut they never meet. The price is that each slice reads all weights, which
  * takes some rows to pay.
+ *
+ * Where there are KV blocks, keys and values go there. Else, an encoder's, they go to rows of the
+ * pass that all belong to, in turn to two places: who attends is at most a meeting behind.
  *
  * Shares are as long as workers are fast. A row counts as one and more by the keys that it sees; a
  * worker's rate is what it has done in the last such steps in its time, waiting for others left
@@ -22,20 +25,31 @@
 #include "core/fwd/fwd_internal.h"
 
 enum {
-    /* of a slice, at the mean: each reads all weights, and with more workers memory gives each
-     * less. Two gain from 32 on where products are fast (docs/performance.md) */
-    ROWS_EACH = 64,
+    /* of a slice, at the mean, which reads all weights: of a decoder, and where all rows come at
+     * once. Two workers gain from 32 on where products are fast (docs/performance.md) */
+    ROWS_DECODER = 64,
+    ROWS_ENCODER = 32,
+    ROWS_WORKER = 16, /* and for each worker: the more there are, the less memory gives each */
     /* no worker counts as slower than the fastest one's so manieth part: who was held up once still
      * gets rows enough to be measured by */
     RATE_LEAST = 4,
 };
+
+/* Rows that make slices of n workers worth their weights. */
+static uint32_t rows_worth(const struct fwd *f, unsigned n)
+{
+    const uint32_t least = f->c->stack[0].is_causal ? ROWS_DECODER : ROWS_ENCODER;
+
+    return n * (n * ROWS_WORKER > least ? n * ROWS_WORKER : least);
+}
 
 bool fwd__slices_plan(struct fwd *f)
 {
     const struct fwd_batch *b = &f->batch;
     const unsigned n = pool_fit(f->pool);
 
-    if (!f->worker[0].own || !f->c->stack[0].is_causal || n < 2 || b->n_rows < n * ROWS_EACH)
+    if (!f->worker[0].own || f->c->relative.span || f->c->n_conv_kernel || n < 2 ||
+        b->n_rows < rows_worth(f, n))
         return false;
     for (uint32_t s = 0; s < b->n_seqs; s++)
         if (b->seq[s].own_from || fwd__is_gating(&b->seq[s])) /* rows of others, whole prompts */
@@ -48,7 +62,8 @@ bool fwd__slices_plan(struct fwd *f)
 /* What row i of a sequence costs, in rows that see no keys. */
 static double cost(const struct fwd *f, const struct fwd_seq *q, uint32_t i)
 {
-    const uint32_t n_keys = q->pos0 + i + 1, window = model_window_of_all(f->c);
+    const uint32_t n_keys = f->c->stack[0].is_causal ? q->pos0 + i + 1 : q->n_rows;
+    const uint32_t window = model_window_of_all(f->c);
 
     return 1.0 + (window && window < n_keys ? window : n_keys) / f->keys_per_row;
 }
@@ -138,6 +153,7 @@ static void run_slice(struct fwd *f, unsigned worker)
     own->slice.is_one = true;
     if (slice(f, pool_active(f->pool), worker, &r0, &r1))
         own->slice.meet = f->pool;
+    own->slice.row0 = r0;
     for (uint32_t s = 0; s < f->batch.n_seqs; s++) {
         const struct fwd_seq *q = &f->batch.seq[s];
         const struct fwd_part rows = {.row0 = q->row0, .n = q->n_rows};
@@ -162,6 +178,17 @@ void fwd__slices_run(void *arg, unsigned worker)
     run_slice(f, worker);
     fwd__ahead_begin(&w);
     fwd__heads(&w);
+}
+
+void fwd__slice_keys(struct fwd_walk *w, unsigned layer)
+{
+    const struct fwd *all = w->f->parent;
+    const size_t at = w->f->slice.row0 * (size_t)w->c->n_kv_heads * w->c->d_head;
+
+    if (!w->f->slice.meet || w->c->stack[w->stack].is_causal)
+        return;
+    w->k = (layer % 2 ? all->q : all->k_rows) + at;
+    w->v = (layer % 2 ? all->ctx : all->v_rows) + at;
 }
 
 void fwd__slices_meet(struct fwd *own)

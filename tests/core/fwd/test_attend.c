@@ -163,8 +163,11 @@ static void step(void *arg, unsigned worker)
 static void run(size_t pos0, size_t n, float *out)
 {
     x.part = (struct fwd_part){.n = (uint32_t)n};
-    x.seq = (struct fwd_seq){
-        .delta = &x.delta, .n_rows = (uint32_t)n, .pos0 = (uint32_t)pos0, .kv_block = x.block};
+    x.seq = (struct fwd_seq){.delta = &x.delta,
+                             .n_rows = (uint32_t)n,
+                             .pos0 = (uint32_t)pos0,
+                             .kv_block = x.block,
+                             .n_prompt = (uint32_t)(pos0 + n)};
     x.f.all[0].n_rows = (uint32_t)n;
     fwd__attn_plan(&x.f, &x.f.all[0], x.c.stack[0].is_causal);
     x.walk.k = (float *)x.k.p + pos0 * KV_WIDTH;

@@ -1,6 +1,6 @@
-/* tests/core/fwd/test_lots.c - steps that are cut into lots: which ones are, how many inputs make
- * an even one, and that an input's bits are those that it has alone. Every task of the goldens'
- * encoders runs in lots, too (test_goldens.c). */
+/* tests/core/fwd/test_lots.c - steps of an encoder that are cut into lots or slices: which ones
+ * are, how many inputs make an even one, and that an input's bits are those that it has alone.
+ * Every task of the goldens' encoders runs in both, too (test_goldens.c). */
 #include "tests/support/levels.h"
 #include "tests/support/pass.h"
 
@@ -33,41 +33,49 @@ static void fill(const uint32_t *n_rows, uint32_t s0, uint32_t n, float (*to)[PA
     pass_fill(&p, task + s0, n_rows + s0, s0, n, to + s0);
 }
 
-/* Steps of N_WORKERS workers. Short ones gain nothing: each lot reads all weights. */
+/* Steps of N_WORKERS workers. Short ones gain nothing: each lot reads all weights, and so does each
+ * slice. */
+enum cut { NONE, LOTS, SLICES };
 static const struct {
     uint32_t n_rows[N_SEQS_MAX], n;
-    bool has_lots;
+    enum cut cut;
 } steps[] = {
-    {{60, 60, 60}, 3, true},
-    {{60, 60, 60, 60}, 4, false},
-    {{64, 32, 32, 20, 21, 12}, 6, true},
-    {{64, 8, 8, 8, 8}, 5, false},
-    {{5, 5, 5}, 3, false},
-    {{64, 64}, 2, false},
-    {{33, 41, 29, 52, 60, 12, 64, 10, 47, 38, 22, 31}, 12, true},
+    {{60, 60, 60}, 3, LOTS},
+    {{60, 60, 60, 60}, 4, SLICES},
+    {{64, 32, 32, 31, 21, 12}, 6, LOTS},
+    {{64, 32, 32, 20, 21, 12}, 6, SLICES},
+    {{64, 8, 8, 8, 8}, 5, NONE},
+    {{5, 5, 5}, 3, NONE},
+    {{64, 64}, 2, NONE},
+    {{1, 64, 64, 30, 1}, 5, SLICES},
+    {{33, 41, 29, 52, 60, 12, 64, 10, 47, 38, 22, 31}, 12, LOTS},
 };
 enum { N_STEPS = sizeof(steps) / sizeof(steps[0]) };
 
 START_TEST(a_step_is_cut_where_workers_end_together_and_bits_stay)
 {
     const uint32_t n = steps[_i].n, *n_rows = steps[_i].n_rows;
+    const bool has_lots = steps[_i].cut == LOTS;
     unsigned n_seen = 0;
+    bool may_slice;
 
     open_all();
     memset(out, 0xff, sizeof(out));
     memset(alone, 0, sizeof(alone));
     fill(n_rows, 0, n, out);
-    ck_assert_int_eq(fwd__lots_plan(p.f), steps[_i].has_lots);
-    for (uint32_t k = 0; steps[_i].has_lots && k < p.f->lots.n; k++)
+    may_slice = fwd__slices_plan(p.f);
+    ck_assert_int_eq(fwd__lots_plan(p.f, may_slice), has_lots);
+    ck_assert_int_eq(may_slice && !has_lots, steps[_i].cut == SLICES);
+    for (uint32_t k = 0; has_lots && k < p.f->lots.n; k++)
         for (uint32_t s = 0; s < n; s++)
             n_seen += p.f->lots.lot_of[s] == k;
-    ck_assert_uint_eq(n_seen, steps[_i].has_lots ? n : 0);
+    ck_assert_uint_eq(n_seen, has_lots ? n : 0);
     fwd_run(p.f);
     for (uint32_t s = 0; s < n; s++) {
         const size_t width = task[s]->head.n_labels;
 
         fill(n_rows, s, 1, alone);
-        ck_assert(!fwd__lots_plan(p.f));
+        ck_assert(!fwd__slices_plan(p.f) && !fwd__lots_plan(p.f, false));
         fwd_run(p.f);
         ck_assert_uint_le(width, PASS_D_MAX);
         if (model_kern(p.g->model)->level)
@@ -85,7 +93,7 @@ START_TEST(lots_are_as_even_as_their_inputs_can_be)
 
     open_all();
     fill(n_rows, 0, 7, out);
-    ck_assert(fwd__lots_plan(p.f));
+    ck_assert(fwd__lots_plan(p.f, true));
     ck_assert_uint_eq(p.f->lots.n, N_WORKERS);
     for (uint32_t k = 0; k < N_WORKERS; k++) {
         uint32_t n = 0;
