@@ -71,6 +71,8 @@ START_TEST(a_step_is_cut_where_workers_end_together_and_bits_stay)
             n_seen += p.f->lots.lot_of[s] == k;
     ck_assert_uint_eq(n_seen, has_lots ? n : 0);
     fwd_run(p.f);
+    for (unsigned w = 0; steps[_i].cut == SLICES && w < N_WORKERS; w++) /* heads are of all rows */
+        ck_assert_uint_eq(p.f->worker[w].own->n_head_items, 0);
     for (uint32_t s = 0; s < n; s++) {
         const size_t width = task[s]->head.n_labels;
 
