@@ -34,7 +34,7 @@ static void fill(const uint32_t *n_rows, uint32_t s0, uint32_t n, float (*to)[PA
 }
 
 /* Steps of N_WORKERS workers. Short ones gain nothing: each lot reads all weights, and so does each
- * slice. */
+ * slice. An input alone is not cut even where a busy machine leaves the pool two workers. */
 enum cut { NONE, LOTS, SLICES };
 static const struct {
     uint32_t n_rows[N_SEQS_MAX], n;
@@ -42,13 +42,13 @@ static const struct {
 } steps[] = {
     {{60, 60, 60}, 3, LOTS},
     {{60, 60, 60, 60}, 4, SLICES},
-    {{64, 32, 32, 31, 21, 12}, 6, LOTS},
-    {{64, 32, 32, 20, 21, 12}, 6, SLICES},
-    {{64, 8, 8, 8, 8}, 5, NONE},
+    {{63, 32, 31, 31, 21, 12}, 6, LOTS},
+    {{63, 32, 32, 20, 21, 12}, 6, SLICES},
+    {{63, 8, 8, 8, 8}, 5, NONE},
     {{5, 5, 5}, 3, NONE},
-    {{64, 64}, 2, NONE},
-    {{1, 64, 64, 30, 1}, 5, SLICES},
-    {{33, 41, 29, 52, 60, 12, 64, 10, 47, 38, 22, 31}, 12, LOTS},
+    {{63, 63}, 2, NONE},
+    {{1, 63, 63, 30, 1}, 5, SLICES},
+    {{33, 41, 29, 52, 60, 12, 63, 10, 47, 38, 22, 31}, 12, LOTS},
 };
 enum { N_STEPS = sizeof(steps) / sizeof(steps[0]) };
 
