@@ -93,10 +93,11 @@ void fwd__plan(struct fwd *f)
     const struct fwd_batch *b = &f->batch;
     uint32_t seq = 0;
 
-    if (f->slice.is_one)
+    if (f->slice.is_one) /* padding in front of it counts, too */
         memcpy(f->position, f->parent->position + f->slice.row0, b->n_rows * sizeof(*f->position));
-    for (uint32_t s = 0; s < b->n_seqs && !f->slice.is_one; s++)
-        plan_positions(f, &b->seq[s]);
+    else
+        for (uint32_t s = 0; s < b->n_seqs; s++)
+            plan_positions(f, &b->seq[s]);
     for (unsigned stack = 0; stack < f->c->n_stacks; stack++) {
         const uint32_t seq0 = seq;
 
