@@ -26,19 +26,19 @@ from bench import models, texts  # noqa: E402
 from bench.servers import Peftd, closed_loop, texts_loop  # noqa: E402
 
 FREQUENCY, STACK_BYTES = 299, 4096
-# Name of a column, and the functions that a sample's stack must hold, or a function with the one that called it ("outer<fwd_linears":
+# Name of a column, and the functions one of which a sample's stack must hold: who calls for a kernel (core/kern), which attention, deltas
+# and the base's products have in common, and not the kernel; or a function with the one that called it ("outer<fwd_linears":
 # what the compiler has put into fwd_linears leaves no frame of its own).
 PLACES = (
-    ("meetings", r"wait_change|pool_barrier|pool_claim|pool_run|pool_run_on|worker_main"),
-    ("base products", r"gemm_\w+|gemm__\w+|type_inputs"),
-    ("attention", r"fwd_attention|fwd__attend\w*|fwd__attn\w*|fwd__kv|fwd_kv\w*|fwd__keep|keep_own|rotate"),
-    ("deltas", r"down_products|fwd__down_product|up_products?|gemm_down|gemm_up\w*|gemm_narrow_t|down_(?:bf16|int8)|up_bf16|finish|sparse|"
-               r"replace_rows|scale_rows|scale_input|gates|bottleneck\w*|fwd__gate\w*|fwd__couple\w*|fwd__uncouple|"
-               r"(?:outer|dots)<(?:fwd_linears|run_tiles?)"),
-    ("norms, activations", r"fwd_norm|fwd__norm_\w+|norm_mine|fwd_glu|fwd_add|fwd_join|close_join|add_vector|act_all|fwd_embed|fwd__embed_row|"
-                           r"base_products|run_tile"),
-    ("steps, sampling", r"engine_\w+|engine__\w+|fwd_\w+|fwd__\w+|family__\w+|forward|run_worker"),
-    ("tokenising", r"tok_\w+"),
+    ("meetings", r"wait_change|pool_barrier\w*|pool_claim|pool_run\w*|worker_main"),
+    ("base products", r"gemm_run|run_panel|gemm_make_\w+|gemm_ask|gemm__\w+|type_inputs|run_tiles"),
+    ("attention", r"fwd_attention|fwd__attend|fwd__attn_\w+|fwd__keep\w*|fwd__keys\w*|keep_own|rotate"),
+    ("deltas", r"fwd__down_product|up_products|gemm_down|gemm_up\w*|gemm_narrow_t|down_bf16|down_int8|up_bf16|sparse|replace_rows|"
+               r"scale_input|bottleneck|fwd__gate\w*|fwd__couple\w*|fwd__uncouple|outer<fwd_linears|outer<run_tiles|dots<fwd_linears|"
+               r"dots<run_tiles"),
+    ("norms, activations", r"fwd_norm|fwd__norm_\w+|norm_mine|fwd_glu|fwd_add|fwd_join|close_join|act_all|fwd_embed|fwd__embed_row"),
+    ("steps, sampling", r"engine_\w+|engine__\w+|fwd_\w+|fwd__\w+|family__\w+|run_worker"),
+    ("tokenising", r"tok_\w+|tok__\w+"),
     ("HTTP, JSON", r".*"),
 )
 COLUMNS = [re.compile(pattern) for _, pattern in PLACES]
@@ -175,6 +175,7 @@ def main():
     a = p.parse_args()
     if a.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:a.cores])
+    a.out.mkdir(parents=True, exist_ok=True)
     names = [name for name, _ in PLACES] + ["cores used"]
     print("| load | " + " | ".join(names) + " |\n" + "|---" * (len(names) + 1) + "|")
     for name in LOADS:

@@ -1,6 +1,7 @@
 """Tests what benchmarks reckon, not what they measure: `python3 tests/tools/test_bench.py`."""
 
 import json
+import re
 import sys
 import tempfile
 import unittest
@@ -9,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench import adapters, gguf, models  # noqa: E402
+from bench import adapters, gguf, models, shares  # noqa: E402
 from bench.measure import Case, Results  # noqa: E402
 
 MINILM = {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 6}
@@ -32,6 +33,26 @@ class Kept(unittest.TestCase):
         new = results("limit/f32", "each/exact")
         new.keep(results("limit/f32", "each/exact", "each/vLLM", "first"))
         self.assertEqual(set(new.cases), {"limit/f32", "each/exact"})
+
+
+class Shares(unittest.TestCase):
+    def column(self, *frames):
+        return shares.PLACES[shares.place_of(frames)][0]
+
+    def test_a_kernel_counts_for_who_calls_it(self):
+        self.assertEqual(self.column("gemm_bf16", "run_panel", "gemm_run", "run_tiles", "fwd_linears"), "base products")
+        self.assertEqual(self.column("gemm_of_f32", "gemm", "fwd__attend", "fwd_attention", "fwd_linears"), "attention")
+        self.assertEqual(self.column("to_bf16", "gemm_make_x", "fwd_linears", "fwd_attention"), "base products")
+        self.assertEqual(self.column("outer.isra.0", "run_tiles", "fwd_linears"), "deltas")
+        self.assertEqual(self.column("act_all", "run_tiles", "fwd_linears"), "norms, activations")
+        self.assertEqual(self.column("memmove", "MHD_run"), "HTTP, JSON")
+
+    def test_every_function_named_exists(self):
+        source = "".join(path.read_text() for path in (ROOT / "core").rglob("*.[ci]*"))
+        for name, pattern in shares.PLACES[:-1]:
+            for one in re.split("[|<]", pattern):
+                stem = one.split("\\w")[0]
+                self.assertRegex(source, rf"\b{stem}" + r"\(" * (stem == one), f"{name}: {one}")
 
 
 class Limits(unittest.TestCase):
