@@ -47,7 +47,7 @@ void fwd__copies_plan(struct fwd *f)
     const struct fwd_batch *b = &f->batch;
 
     f->has_copies = pool_fit(f->pool) > 1 && b->n_rows <= FWD_FEW_ROWS && !f->n_fans[0] &&
-                    !f->n_fans[1] && !f->c->relative.span && !f->c->n_conv_kernel;
+                    !f->n_fans[1] && !fwd__needs_neighbours(f);
     for (uint32_t i = 0; i < b->n_seqs; i++) /* joins compute: one row takes no longer alone */
         if (fwd__is_gating(&b->seq[i]) || (b->n_rows > 1 && b->seq[i].delta->n_join))
             f->has_copies = false;

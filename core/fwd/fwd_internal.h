@@ -294,6 +294,13 @@ static inline bool fwd__has_few_rows(const struct fwd_rows *v)
     return v->n_rows <= FWD_PANEL_ROWS;
 }
 
+/* Whether a layer's rows need others' beside attention's keys and values: relative distances
+ * (rel.c) and convolutions have meetings of their own for that. */
+static inline bool fwd__needs_neighbours(const struct fwd *f)
+{
+    return f->c->relative.span || f->c->n_conv_kernel;
+}
+
 /* The current rows that this worker owns: [*r0, *r1). With copies: all. */
 void fwd__mine(const struct fwd_walk *w, uint32_t *r0, uint32_t *r1);
 /* The current rows that no other worker writes where all of them read. */

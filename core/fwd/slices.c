@@ -48,8 +48,7 @@ bool fwd__slices_plan(struct fwd *f)
     const struct fwd_batch *b = &f->batch;
     const unsigned n = pool_fit(f->pool);
 
-    if (!f->worker[0].own || f->c->relative.span || f->c->n_conv_kernel || n < 2 ||
-        b->n_rows < rows_worth(f, n))
+    if (!f->worker[0].own || fwd__needs_neighbours(f) || n < 2 || b->n_rows < rows_worth(f, n))
         return false;
     for (uint32_t s = 0; s < b->n_seqs; s++)
         if (b->seq[s].own_from || fwd__is_gating(&b->seq[s])) /* rows of others, whole prompts */
