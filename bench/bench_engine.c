@@ -2,7 +2,7 @@
  * the step give. Streams of token ids, one adapter folder each (round robin).
  *
  *   bench_engine [-t THREADS] [-l LEVEL] [-p exact|bf16|int8] [-k f32|f16|bf16] [-b ROWS]
- *                [-r RUNS] MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]
+ *                [-w together|slices|lots] [-r RUNS] MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]
  *
  * LEVEL as --cpu-level has it; without, all that the CPU has.
  * Prints tokens/s out (decoder) or sequences/s (encoder) of three runs, and what part of the
@@ -126,10 +126,11 @@ static bool settings_read(struct settings *s, int argc, char **argv)
         [GEMM_EXACT] = "exact", [GEMM_BF16] = "bf16", [GEMM_INT8] = "int8"};
     static const char *const kv_type[] = {
         [TENSOR_F32] = "f32", [TENSOR_F16] = "f16", [TENSOR_BF16] = "bf16"};
+    static const char *const way[] = {"together", "slices", "lots"};
     int c;
 
     *s = (struct settings){.model.levels = kern_cpu_levels(), .n_runs = 3};
-    while ((c = getopt(argc, argv, "+t:l:p:k:b:r:")) != -1) {
+    while ((c = getopt(argc, argv, "+t:l:p:k:b:r:w:")) != -1) {
         if (c == 't')
             s->engine.n_threads = (unsigned)strtoul(optarg, NULL, 10);
         else if (c == 'l' && kern_level_parse(optarg) >= 0)
@@ -142,6 +143,8 @@ static bool settings_read(struct settings *s, int argc, char **argv)
             s->model.precision = (enum gemm_precision)word_of(optarg, precision);
         else if (c == 'k' && word_of(optarg, kv_type) < 3)
             s->engine.kv_type = (enum tensor_type)word_of(optarg, kv_type);
+        else if (c == 'w' && word_of(optarg, way) < 3)
+            s->engine.way = (enum fwd_way)(FWD_TOGETHER + word_of(optarg, way));
         else
             return false;
     }
@@ -173,10 +176,9 @@ int main(int argc, char **argv)
     size_t n_deltas = 0;
 
     if (!settings_read(&set, argc, argv)) {
-        fprintf(
-            stderr,
-            "usage: bench_engine [-t THREADS] [-l LEVEL] [-p exact|bf16|int8] "
-            "[-k f32|f16|bf16] [-b ROWS] [-r RUNS] MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]\n");
+        fprintf(stderr, "usage: bench_engine [-t THREADS] [-l LEVEL] [-p exact|bf16|int8] "
+                        "[-k f32|f16|bf16] [-b ROWS] [-w together|slices|lots] [-r RUNS] MODEL "
+                        "N_STREAMS N_PROMPT N_OUT [ADAPTER...]\n");
         return 2;
     }
     argv += optind;

@@ -225,7 +225,8 @@ static int start(struct engine *e, struct core_err *err)
     fo = (struct fwd_options){.max_rows = e->opt.max_batch_tokens,
                               .max_seqs = e->opt.max_batch_jobs * model_config(e->m)->n_stacks,
                               .n_kv_blocks = n_blocks,
-                              .kv_type = e->opt.kv_type};
+                              .kv_type = e->opt.kv_type,
+                              .way = e->opt.way};
     rc = fwd_new(&e->fwd, e->m, e->pool, &fo, err);
     if (rc == 0)
         rc = alloc_thread_data(e, n_blocks, err);

@@ -53,6 +53,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/fwd/batch.h"
 #include "core/weights/tensor.h"
 
 struct core_err;
@@ -78,6 +79,8 @@ struct engine_options {
     unsigned kv_share;        /* percent of KV memory that a flow's running jobs may hold, but for
                                * flow 0; 0 = 100 */
     unsigned context_max;     /* tokens of one sequence; 0 = the model's, at most what KV holds */
+    enum fwd_way way;         /* to compute steps, where they can be computed so; 0 = whichever is
+                               * fastest at present. For benchmarks and tests */
 };
 
 int engine_new(struct engine **out, const struct model *m, const struct engine_options *opt,

@@ -34,11 +34,16 @@ struct fwd;
 
 enum { FWD_KV_BLOCK = 32 }; /* tokens of one KV block */
 
+/* How workers share a step: each product, an encoder's whole inputs, or slices of the rows
+ * (ways.c). FWD_ANY: as has been fastest of late. */
+enum fwd_way { FWD_ANY, FWD_TOGETHER, FWD_SLICES, FWD_LOTS, FWD_N_WAYS };
+
 struct fwd_options {
     unsigned max_rows;        /* rows of a step */
     unsigned max_seqs;        /* sequences of a step */
     size_t n_kv_blocks;       /* blocks of KV memory; 0 without a causal stack */
     enum tensor_type kv_type; /* of keys and values in blocks: F32, F16 or BF16 */
+    enum fwd_way way;         /* of every step that can be computed so; the others TOGETHER */
 };
 
 /* One sequence's rows in this step. */

@@ -419,21 +419,21 @@ static uint64_t patience_ns(const struct fwd *f)
 
 void fwd_run(struct fwd *f)
 {
-    const bool may_slice = fwd__slices_plan(f), has_lots = fwd__lots_plan(f, may_slice);
-    const bool has_slices = may_slice && !has_lots;
+    static void (*const run[FWD_N_WAYS])(void *, unsigned) = {
+        [FWD_TOGETHER] = run_worker, [FWD_SLICES] = fwd__slices_run, [FWD_LOTS] = fwd__lots_run};
+    const enum fwd_way way = fwd__ways_plan(f);
     uint64_t begin, ns;
 
-    if (!has_lots)
+    if (way != FWD_LOTS)
         fwd__plan(f);
+    if (way == FWD_SLICES)
+        fwd__slices_begin(f);
     begin = core_now_ns();
-    pool_run_in_time(f->pool, pool_fit(f->pool), patience_ns(f),
-                     has_lots     ? fwd__lots_run
-                     : has_slices ? fwd__slices_run
-                                  : run_worker,
-                     f);
-    ns = (core_now_ns() - begin) / (f->batch.n_rows ? f->batch.n_rows : 1);
-    f->ns_a_row = (7 * f->ns_a_row + ns) / 8;
-    if (has_slices)
+    pool_run_in_time(f->pool, pool_fit(f->pool), patience_ns(f), run[way], f);
+    ns = core_now_ns() - begin;
+    f->ns_a_row = (7 * f->ns_a_row + ns / (f->batch.n_rows ? f->batch.n_rows : 1)) / 8;
+    fwd__ways_done(f, way, ns);
+    if (way == FWD_SLICES)
         fwd__slices_end(f);
 }
 

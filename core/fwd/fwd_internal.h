@@ -167,6 +167,21 @@ struct fwd_slice {
     uint64_t ns_ran;   /* and worked; 0: its worker was not in the step */
 };
 
+/* ways.c: what steps of about as many rows have taken each way, nanoseconds for their cost; 0: not
+ * known. */
+enum { FWD_N_SIZES = 20 }; /* 2^k rows and more */
+struct fwd_size {
+    double ns[FWD_N_WAYS];
+    uint32_t left;           /* steps until another way is tried */
+    unsigned n_trials, turn; /* how many there were, the first ones; the way that was tried last */
+};
+struct fwd_ways {
+    struct fwd_size size[FWD_N_SIZES];
+    double cost[FWD_N_WAYS]; /* of the coming step; 0: it cannot be computed so */
+    enum fwd_way best;       /* of it, as expected */
+    bool is_trial;           /* another one was chosen */
+};
+
 /* What one worker alone uses. The plan of a group of linears is the same in every
  * worker; each makes its own, which costs less than a barrier. */
 struct fwd_worker {
@@ -273,6 +288,7 @@ struct fwd {
     struct fwd_slice slice;   /* of a worker's own pass */
     double keys_per_row;      /* attention over so many keys takes as long as a row's linears */
     struct fwd_lots lots;
+    struct fwd_ways ways;
 
     /* what fwd_reserve() has made room for */
     size_t rank_max, head_width_max;
@@ -351,17 +367,30 @@ void fwd__own_take(struct fwd *own, const struct fwd_batch *from, const struct f
 
 int fwd__lots_open(struct fwd *f, struct core_err *err);
 void fwd__lots_close(struct fwd *f);
-/* Cuts the batch into lots; false if its rows are better computed by all together, or, if the batch
- * may be sliced, in slices (engine thread). */
-bool fwd__lots_plan(struct fwd *f, bool may_slice);
+/* Cuts the batch into lots: the part of the workers' time that is used then, or 0 if it is not
+ * worth a try (engine thread). */
+double fwd__lots_plan(struct fwd *f);
 /* A worker's part of a step that was cut so. arg: the fwd. */
 void fwd__lots_run(void *arg, unsigned worker);
 
+/* ---- ways.c (engine thread) ------------------------------------------------------ */
+
+/* What row i of a sequence costs, in rows that see no keys. Any thread. */
+double fwd__row_cost(const struct fwd *f, const struct fwd_seq *q, uint32_t i);
+/* How the batch is computed, cut already if it is in lots. */
+enum fwd_way fwd__ways_plan(struct fwd *f);
+/* That it took so long. */
+void fwd__ways_done(struct fwd *f, enum fwd_way way, uint64_t ns);
+/* The two of them without a pass: for a step of n_rows, whose w->cost is set. */
+enum fwd_way fwd__ways_choose(struct fwd_ways *w, uint32_t n_rows);
+void fwd__ways_learn(struct fwd_ways *w, uint32_t n_rows, enum fwd_way way, double ns);
+
 /* ---- slices.c ------------------------------------------------------------------- */
 
-/* Whether the batch may be cut into slices, and is better so than computed by all together (engine
- * thread, as the last below). */
-bool fwd__slices_plan(struct fwd *f);
+/* Whether the batch may be cut into slices, and that is worth a try (engine thread, as the last two
+ * below). */
+bool fwd__slices_plan(const struct fwd *f);
+void fwd__slices_begin(struct fwd *f);
 /* A worker's part of a step that was cut so. arg: the fwd. */
 void fwd__slices_run(void *arg, unsigned worker);
 /* In a worker's own pass: keys and values of a layer's rows, where others' rows read them and there

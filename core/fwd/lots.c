@@ -7,7 +7,7 @@
  * a step is means the same there, nobody meets anybody before the last lot is done, and the
  * rows of a lot stay with one core through all layers. The price is that each lot reads all
  * weights, and that workers wait where lots cannot be alike. So where a few long inputs would keep
- * most workers waiting, each takes a slice of the rows (slices.c), or all compute them together.
+ * most workers waiting there are none; else they are one of the ways that ways.c chooses from.
  *
  * A row's bits do not depend on what else is in its step, so not on this either. */
 #include <stdlib.h>
@@ -21,8 +21,7 @@ enum {
     ROWS_GOOD = 256,  /* more are no faster, and leave the second cache */
     ROWS_WEIGHTS = 2, /* reading all weights once takes as long as so many rows */
     EVEN = 98,        /* percent of the workers' time that is used: good enough */
-    TOO_UNEVEN = 95,  /* less, and slices are faster (slices.c); */
-    AT_LEAST = 80,    /* where there are none, less, and all are faster together */
+    AT_LEAST = 80,    /* less, and all are faster together */
     TRIES = 16,       /* steps of fewer inputs that are looked at */
     TURNS = 16,       /* inputs that change places at most */
     LENGTHS_MAX = 32, /* 1 + 2 + .. + 32 rows are more than FWD_LOT_ROWS */
@@ -199,18 +198,20 @@ uint32_t fwd_even(struct fwd *f, const uint32_t *n_rows, uint32_t n, uint32_t le
     return at;
 }
 
-bool fwd__lots_plan(struct fwd *f, bool may_slice)
+double fwd__lots_plan(struct fwd *f)
 {
     const struct fwd_batch *b = &f->batch;
+    unsigned used;
 
     if (!has_lots(f))
-        return false;
+        return 0.0;
     for (uint32_t s = 0; s < b->n_seqs; s++) {
         if (b->seq[s].own_from)
-            return false;
+            return 0.0;
         f->lots.n_rows[s] = b->seq[s].n_rows;
     }
-    return share_out(&f->lots, pool_fit(f->pool), b->n_seqs) >= (may_slice ? TOO_UNEVEN : AT_LEAST);
+    used = share_out(&f->lots, pool_fit(f->pool), b->n_seqs);
+    return used < AT_LEAST ? 0.0 : used / 100.0;
 }
 
 /* ---- a step ------------------------------------------------------------------------ */

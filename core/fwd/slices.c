@@ -7,8 +7,8 @@
  * step: rows of some sequences, of which the first and the last may have begun in another slice
  * or go on there. Keys that its rows see are then being written by the other workers in the same
  * step; so all meet once a layer, behind what they keep of keys and values and before they attend.
- * If no sequence is cut they never meet. The price is that each slice reads all weights, which
- * takes some rows to pay.
+ * If no sequence is cut they never meet. The price is that each slice reads all weights, and that
+ * all wait for who is late; whether it is worth that ways.c finds out.
  *
  * Where there are KV blocks, keys and values go there. Else, an encoder's, they go to rows of the
  * pass that all belong to, in turn to two places: who attends is at most a meeting behind.
@@ -25,46 +25,34 @@
 #include "core/fwd/fwd_internal.h"
 
 enum {
-    /* of a slice, at the mean, which reads all weights: of a decoder, and where all rows come at
-     * once. Two workers gain from 32 on where products are fast (docs/performance.md) */
-    ROWS_DECODER = 64,
-    ROWS_ENCODER = 32,
-    ROWS_WORKER = 16, /* and for each worker: the more there are, the less memory gives each */
+    /* of a slice, at the mean, which reads all weights: fewer were slower wherever it was measured
+     * (docs/performance.md). Of a decoder, many of whose steps have rows of one stream each, and
+     * where all rows of an input come at once */
+    ROWS_DECODER = 16,
+    ROWS_ENCODER = 8,
     /* no worker counts as slower than the fastest one's so manieth part: who was held up once still
      * gets rows enough to be measured by */
     RATE_LEAST = 4,
 };
 
-/* Rows that make slices of n workers worth their weights. */
-static uint32_t rows_worth(const struct fwd *f, unsigned n)
-{
-    const uint32_t least = f->c->stack[0].is_causal ? ROWS_DECODER : ROWS_ENCODER;
-
-    return n * (n * ROWS_WORKER > least ? n * ROWS_WORKER : least);
-}
-
-bool fwd__slices_plan(struct fwd *f)
+bool fwd__slices_plan(const struct fwd *f)
 {
     const struct fwd_batch *b = &f->batch;
     const unsigned n = pool_fit(f->pool);
+    const uint32_t least = f->c->stack[0].is_causal ? ROWS_DECODER : ROWS_ENCODER;
 
-    if (!f->worker[0].own || fwd__needs_neighbours(f) || n < 2 || b->n_rows < rows_worth(f, n))
+    if (!f->worker[0].own || fwd__needs_neighbours(f) || n < 2 || b->n_rows < n * least)
         return false;
     for (uint32_t s = 0; s < b->n_seqs; s++)
         if (b->seq[s].own_from || fwd__is_gating(&b->seq[s])) /* rows of others, whole prompts */
             return false;
-    for (unsigned w = 0; w < f->n_workers; w++)
-        f->worker[w].own->slice.ns_ran = 0;
     return true;
 }
 
-/* What row i of a sequence costs, in rows that see no keys. */
-static double cost(const struct fwd *f, const struct fwd_seq *q, uint32_t i)
+void fwd__slices_begin(struct fwd *f)
 {
-    const uint32_t n_keys = f->c->stack[0].is_causal ? q->pos0 + i + 1 : q->n_rows;
-    const uint32_t window = model_window_of_all(f->c);
-
-    return 1.0 + (window && window < n_keys ? window : n_keys) / f->keys_per_row;
+    for (unsigned w = 0; w < f->n_workers; w++)
+        f->worker[w].own->slice.ns_ran = 0;
 }
 
 /* Of worker w of the first n, beside the others'. */
@@ -94,15 +82,13 @@ static double rate(const struct fwd *f, unsigned w, unsigned n)
 static bool slice(const struct fwd *f, unsigned n, unsigned worker, uint32_t *r0, uint32_t *r1)
 {
     const struct fwd_batch *b = &f->batch;
-    double total = 0.0, rates = 0.0, done = 0.0, due;
+    const double total = f->ways.cost[FWD_SLICES];
+    double rates = 0.0, done = 0.0, due;
     bool is_cut = false;
     unsigned w = 0; /* whose slice the row is in */
 
     for (unsigned k = 0; k < n; k++)
         rates += rate(f, k, n);
-    for (uint32_t s = 0; s < b->n_seqs; s++)
-        for (uint32_t i = 0; i < b->seq[s].n_rows; i++)
-            total += cost(f, &b->seq[s], i);
     due = total * rate(f, 0, n) / rates;
     *r0 = 0;
     *r1 = b->n_rows;
@@ -112,7 +98,7 @@ static bool slice(const struct fwd *f, unsigned n, unsigned worker, uint32_t *r0
             const uint32_t end = q->row0 + i + 1;
             const bool is_inside = i + 1 < q->n_rows;
 
-            done += cost(f, q, i);
+            done += fwd__row_cost(f, q, i);
             if ((done < due && b->n_rows - end > 2 * (n - 1 - w)) ||
                 (is_inside && (q->pos0 + i + 1) % 2))
                 continue;
@@ -162,7 +148,7 @@ static void run_slice(struct fwd *f, unsigned worker)
         seq0 = s < seq0 ? s : seq0;
         fwd__own_take(own, &f->batch, q, a - q->row0, b - a);
         for (uint32_t r = a; r < b; r++)
-            own->slice.cost += cost(f, q, r - q->row0);
+            own->slice.cost += fwd__row_cost(f, q, r - q->row0);
     }
     fwd_run(own);
     own->slice.ns_ran = core_now_ns() - begin - own->slice.ns_met;

@@ -66,10 +66,10 @@ static const char *const bases[] = {"bert",
 enum { N_BASES = sizeof(bases) / sizeof(bases[0]) };
 
 static struct engine *open_engine(const struct golden_base *g, unsigned n_threads,
-                                  unsigned max_tokens)
+                                  unsigned max_tokens, enum fwd_way way)
 {
     const struct engine_options opt = {
-        .n_threads = n_threads, .max_batch_tokens = max_tokens, .kv_bytes = 64 << 20};
+        .n_threads = n_threads, .max_batch_tokens = max_tokens, .kv_bytes = 64 << 20, .way = way};
     struct core_err err = {0};
     struct engine *e = NULL;
 
@@ -129,7 +129,7 @@ START_TEST(every_cell_beside_all_others_equals_its_library)
     if (!levels_has((unsigned)_i % N_LEVELS))
         return;
     g = golden_open(bases[_i / N_LEVELS], levels_set[_i % N_LEVELS]);
-    e = open_engine(g, 2, 0);
+    e = open_engine(g, 2, 0, FWD_ANY);
     r = calloc(g->n_all, sizeof(*r));
     golden_run(e, g->all, g->n_all, r);
     for (size_t i = 0; i < g->n_all; i++) {
@@ -155,12 +155,15 @@ static size_t that_fit(const struct golden_base *g, unsigned n_rows, struct gold
     return n;
 }
 
-/* Small steps cut prompts into chunks and let sequences join and leave in between. */
-START_TEST(prompts_in_small_chunks_give_the_same_answers)
+/* Small steps cut prompts into chunks and let sequences join and leave in between. Of large ones
+ * workers take slices, or whole inputs. */
+START_TEST(steps_that_are_cut_otherwise_give_the_same_answers)
 {
     static const struct {
         unsigned n_threads, n_rows;
-    } how[] = {{1, 0}, {2, 24}, {3, 7}};
+        enum fwd_way way;
+    } how[] = {
+        {1, 0, FWD_ANY}, {2, 24, FWD_ANY}, {3, 7, FWD_ANY}, {3, 0, FWD_SLICES}, {3, 0, FWD_LOTS}};
     struct golden_base *g;
     struct golden_result *whole, *r;
     struct golden_case **fit;
@@ -172,7 +175,7 @@ START_TEST(prompts_in_small_chunks_give_the_same_answers)
     r = calloc(g->n_all, sizeof(*r));
     fit = calloc(g->n_all, sizeof(struct golden_case *));
     for (size_t k = 0; k < sizeof(how) / sizeof(how[0]); k++) {
-        struct engine *e = open_engine(g, how[k].n_threads, how[k].n_rows);
+        struct engine *e = open_engine(g, how[k].n_threads, how[k].n_rows, how[k].way);
         const size_t n = that_fit(g, how[k].n_rows, fit);
 
         golden_run(e, fit, n, k ? r : whole);
@@ -206,7 +209,7 @@ static unsigned next_random(unsigned *state)
 static void alone_and_mixed(struct golden_base *g, unsigned n_batches)
 {
     enum { N_MATES = 12 };
-    struct engine *e = open_engine(g, 2, 0);
+    struct engine *e = open_engine(g, 2, 0, FWD_ANY);
     struct golden_case *batch[N_MATES];
     struct golden_result alone = {0}, together[N_MATES];
     unsigned seed = 7;
@@ -246,7 +249,7 @@ START_TEST(other_precisions_come_near_and_keep_rows_apart_from_their_batch)
     const enum gemm_precision precision = all[_i % 3];
     struct golden_base *exact = golden_open(bases[_i / 3], kern_cpu_levels());
     struct golden_base *g = golden_open_typed(bases[_i / 3], precision);
-    struct engine *ee = open_engine(exact, 2, 0), *e = open_engine(g, 2, 0);
+    struct engine *ee = open_engine(exact, 2, 0, FWD_ANY), *e = open_engine(g, 2, 0, FWD_ANY);
     struct golden_result *want = calloc(g->n_all, sizeof(*want));
     struct golden_result *got = calloc(g->n_all, sizeof(*got));
     size_t n_moved = 0, n_near = 0, n = 0;
@@ -320,8 +323,8 @@ Suite *goldens_suite(void)
     levels_report("goldens");
     tcase_add_loop_test(add_case(s, "library"), every_cell_beside_all_others_equals_its_library, 0,
                         N_BASES * N_LEVELS);
-    tcase_add_loop_test(add_case(s, "chunks"), prompts_in_small_chunks_give_the_same_answers, 0,
-                        N_BASES * N_LEVELS);
+    tcase_add_loop_test(add_case(s, "chunks"), steps_that_are_cut_otherwise_give_the_same_answers,
+                        0, N_BASES * N_LEVELS);
     tcase_add_loop_test(add_case(s, "batch"), a_row_does_not_depend_on_its_batch, 0,
                         N_BASES * N_LEVELS);
     tcase_add_loop_test(add_case(s, "precision"),

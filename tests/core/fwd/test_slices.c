@@ -32,7 +32,8 @@ static void open_all(enum tensor_type kv_type)
     const struct fwd_options opt = {.max_rows = N_ROWS_MAX,
                                     .max_seqs = N_SEQS_MAX,
                                     .n_kv_blocks = N_BLOCKS,
-                                    .kv_type = kv_type};
+                                    .kv_type = kv_type,
+                                    .way = FWD_SLICES};
     struct core_err err = {0};
     size_t at = 0;
 
@@ -106,7 +107,7 @@ static const struct {
     bool has_slices;
 } steps[] = {
     {{200}, 1, true},
-    {{120}, 1, false},
+    {{47}, 1, false},
     {{64, 64, 64}, 3, true},
     {{65, 63, 65, 63}, 4, true},
     {{1, 1, 1, 1, 1, 187}, 6, true},
@@ -127,17 +128,18 @@ START_TEST(bits_are_those_of_steps_of_their_own)
     memset(logits, 0xff, sizeof(logits));
     memset(alone, 0, sizeof(alone));
     fill(zero, n_rows, 0, n, logits);
-    ck_assert_int_eq(fwd__slices_plan(f), steps[_i / N_TYPES].has_slices);
+    if (pool_fit(pool) == N_WORKERS) /* not where other programs have their cores */
+        ck_assert_int_eq(fwd__slices_plan(f), steps[_i / N_TYPES].has_slices);
     fwd_run(f);
     for (unsigned w = 0; steps[_i / N_TYPES].has_slices && w < N_WORKERS; w++)
         ck_assert_uint_eq(f->worker[w].own->batch.seq[0].pos0 % 2, 0); /* no pair is cut */
+    f->opt.way = FWD_TOGETHER;
     for (uint32_t s = 0; s < n; s++) {
         uint32_t at[N_SEQS_MAX] = {0};
 
-        for (; at[s] < n_rows[s]; at[s] += one[s]) { /* in steps too short for slices */
-            one[s] = n_rows[s] - at[s] < 50 ? n_rows[s] - at[s] : 50;
+        for (; at[s] < n_rows[s]; at[s] += one[s]) {
+            one[s] = n_rows[s] - at[s] < 40 ? n_rows[s] - at[s] : 40;
             fill(at, one, s, 1, alone);
-            ck_assert(!fwd__slices_plan(f));
             fwd_run(f);
         }
         if (model_kern(g->model)->level)
@@ -162,16 +164,30 @@ static const struct {
 };
 enum { N_SHARES = sizeof(shares) / sizeof(shares[0]) };
 
+/* Whether all workers came: on a busy machine a step may begin without one. */
+static bool all_came(void)
+{
+    for (unsigned w = 0; w < N_WORKERS; w++)
+        if (f->worker[w].own->slice.ns_ran == 0)
+            return false;
+    return true;
+}
+
 START_TEST(slices_are_as_long_as_workers_are_fast)
 {
     static const uint32_t zero[N_SEQS_MAX], n_rows[] = {60, 60, 60, 60, 60, 60};
     uint32_t n = 0;
 
     open_all(TENSOR_F32);
-    for (unsigned w = 0; w < N_WORKERS; w++)
-        f->worker[w].rate = shares[_i].rate[w];
-    fill(zero, n_rows, 0, 6, logits);
-    fwd_run(f);
+    for (unsigned i = 0; i < 100; i++) {
+        for (unsigned w = 0; w < N_WORKERS; w++)
+            f->worker[w].rate = shares[_i].rate[w];
+        fill(zero, n_rows, 0, 6, logits);
+        fwd_run(f);
+        if (all_came())
+            break;
+    }
+    ck_assert(all_came());
     for (unsigned w = 0; w < N_WORKERS; w++) {
         const uint32_t here = f->worker[w].own->batch.n_rows;
 
