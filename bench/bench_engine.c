@@ -5,8 +5,8 @@
  *                [-w together|slices|lots] [-r RUNS] MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]
  *
  * LEVEL as --cpu-level has it; without, all that the CPU has.
- * Prints tokens/s out (decoder) or sequences/s (encoder) of three runs, and what part of the
- * workers' time went by at meetings. */
+ * Prints tokens/s out (decoder) or sequences/s (encoder) of three runs, what part of the workers'
+ * time went by at meetings, and how the workers shared the steps. */
 #include <dirent.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -153,6 +153,11 @@ static bool settings_read(struct settings *s, int argc, char **argv)
     return argc - optind >= 4;
 }
 
+static unsigned n_of(const struct engine_stats *a, const struct engine_stats *b, enum fwd_way way)
+{
+    return (unsigned)(b->n_steps_of[way] - a->n_steps_of[way]);
+}
+
 static void print(const struct model *m, double seconds, size_t n_streams, unsigned n_out,
                   const struct engine_stats *a, const struct engine_stats *b)
 {
@@ -160,9 +165,12 @@ static void print(const struct model *m, double seconds, size_t n_streams, unsig
     const double waited = b->meeting_seconds - a->meeting_seconds;
     const bool is_causal = model_last_stack(model_config(m))->is_causal;
 
-    printf("%.3f s  %.1f %s/s  %.1f %% of workers' time at meetings\n", seconds,
-           (double)(is_causal ? n_streams * n_out : n_streams) / seconds,
-           is_causal ? "tokens" : "sequences", 100.0 * waited / ran);
+    printf("%.3f s  %.1f %s/s  %.1f %% of workers' time at meetings; steps: %u together, %u in "
+           "slices, "
+           "%u in lots\n",
+           seconds, (double)(is_causal ? n_streams * n_out : n_streams) / seconds,
+           is_causal ? "tokens" : "sequences", 100.0 * waited / ran, n_of(a, b, FWD_TOGETHER),
+           n_of(a, b, FWD_SLICES), n_of(a, b, FWD_LOTS));
 }
 
 int main(int argc, char **argv)

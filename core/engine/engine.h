@@ -180,6 +180,7 @@ enum { ENGINE_STEP_BUCKETS = 14 };
 struct engine_stats {
     uint64_t n_waiting, n_running;
     uint64_t n_steps, n_rows, n_segments; /* totals */
+    uint64_t n_steps_of[FWD_N_WAYS];      /* steps by how workers shared them */
     double step_seconds;
     double worker_seconds;                             /* of all workers inside of steps */
     double meeting_seconds;                            /* of these, waiting for each other */

@@ -183,6 +183,7 @@ struct engine {
         struct engine_slot *slot; /* [n_stacks * max_batch_jobs], the coming step: by stack,
                                    * then by task */
         size_t n_slots;
+        enum fwd_way way; /* that the last step was computed */
         struct kv kv;
         struct engine_company company;
     } thread_data;

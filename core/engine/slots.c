@@ -106,7 +106,7 @@ void engine__run_slots(struct engine *e)
     sort_slots(e->thread_data.slot, e->thread_data.n_slots);
     fill_batch(e);
     engine__follow(e);
-    fwd_run(e->fwd);
+    e->thread_data.way = fwd_run(e->fwd);
     engine__count_saved(e);
     count_company(e);
 }

@@ -106,6 +106,7 @@ static void count_step(struct engine *e, uint32_t n_rows, double seconds)
         n_tasks += i == 0 || fwd_batch(e->fwd)->seq[i].delta != fwd_batch(e->fwd)->seq[i - 1].delta;
     core_lock(&e->synced_data.lock);
     s->n_steps++;
+    s->n_steps_of[e->thread_data.way]++;
     s->n_rows += n_rows;
     s->n_segments += n_tasks;
     s->step_seconds += seconds;

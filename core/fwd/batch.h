@@ -105,9 +105,9 @@ int fwd_reserve(struct fwd *f, const struct delta *d, struct core_err *err);
 
 /* Runs the batch: all layers, heads, on_logits. Sequences that follow others do so up to one of at
  * most FWD_FANS_MAX layers of a stack in a step: own_from of the batch is then what was done, at
- * most what was asked for. */
+ * most what was asked for. Returns how the workers shared it. */
 enum { FWD_FANS_MAX = 8 };
-void fwd_run(struct fwd *f);
+enum fwd_way fwd_run(struct fwd *f);
 /* Of a model whose inputs go whole, and which workers compute one by one: how many of the first
  * inputs, of n_rows[0 .. n - 1] rows, a step should have so that all workers end at about the same
  * time; n if it makes no difference, and so many that they have `least` rows. Between steps. */

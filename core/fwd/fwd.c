@@ -417,24 +417,25 @@ static uint64_t patience_ns(const struct fwd *f)
     return part < least ? least : part < most ? part : most;
 }
 
-void fwd_run(struct fwd *f)
+enum fwd_way fwd_run(struct fwd *f)
 {
     static void (*const run[FWD_N_WAYS])(void *, unsigned) = {
         [FWD_TOGETHER] = run_worker, [FWD_SLICES] = fwd__slices_run, [FWD_LOTS] = fwd__lots_run};
     const enum fwd_way way = fwd__ways_plan(f);
-    uint64_t begin, ns;
+    const uint64_t begin = core_now_ns();
+    uint64_t ns;
 
     if (way != FWD_LOTS)
         fwd__plan(f);
     if (way == FWD_SLICES)
         fwd__slices_begin(f);
-    begin = core_now_ns();
     pool_run_in_time(f->pool, pool_fit(f->pool), patience_ns(f), run[way], f);
     ns = core_now_ns() - begin;
     f->ns_a_row = (7 * f->ns_a_row + ns / (f->batch.n_rows ? f->batch.n_rows : 1)) / 8;
     fwd__ways_done(f, way, ns);
     if (way == FWD_SLICES)
         fwd__slices_end(f);
+    return way;
 }
 
 uint64_t fwd_ns_a_row(const struct fwd *f)

@@ -25,9 +25,9 @@
 #include "core/fwd/fwd_internal.h"
 
 enum {
-    /* of a slice, at the mean, which reads all weights: fewer were slower wherever it was measured
-     * (docs/performance.md). Of a decoder, many of whose steps have rows of one stream each, and
-     * where all rows of an input come at once */
+    /* of a slice, at the mean, which reads all weights: fewer gain nothing, or too little for
+     * what trials cost (docs/performance.md). Of a decoder, many of whose steps have rows of one
+     * stream each, and where all rows of an input come at once */
     ROWS_DECODER = 16,
     ROWS_ENCODER = 8,
     /* no worker counts as slower than the fastest one's so manieth part: who was held up once still
@@ -188,12 +188,15 @@ void fwd__slices_meet(struct fwd *own)
 
 void fwd__slices_end(struct fwd *f)
 {
+    /* what is only tried now and then was measured long ago */
+    const double n = f->ways.is_trial ? 2.0 : 4.0;
+
     for (unsigned w = 0; w < f->n_workers; w++) {
         struct fwd_worker *me = &f->worker[w];
         const double rate =
             me->own->slice.ns_ran ? me->own->slice.cost / (double)me->own->slice.ns_ran : 0.0;
 
         if (rate > 0.0)
-            me->rate = me->rate > 0.0 ? (3.0 * me->rate + rate) / 4.0 : rate;
+            me->rate += me->rate > 0.0 ? (rate - me->rate) / n : rate;
     }
 }

@@ -21,10 +21,10 @@ enum {
     SAMPLES_RARE = 2,  /* of one that is only tried, whose last time was long ago */
     LATE_MOST = 150,   /* percent of the mean that a step counts for at most: one that a worker came
                         * late to says little */
-    TRIALS_COST = 400, /* trials may take one 400th of the time, */
-    WAIT_LEAST = 8,    /* with so many steps between them at least, */
+    TRIALS_COST = 400, /* trials should take one 400th of the time, */
+    WAIT_LEAST = 8,    /* but so many steps at least are between them, */
     WAIT_DOUBLED = 5,
-    WAIT_MOST = WAIT_LEAST << WAIT_DOUBLED /* and so many at most */
+    WAIT_MOST = WAIT_LEAST << WAIT_DOUBLED /* and so many at most; of the first ones fewer */
 };
 
 double fwd__row_cost(const struct fwd *f, const struct fwd_seq *q, uint32_t i)
@@ -132,8 +132,8 @@ void fwd__ways_learn(struct fwd_ways *w, uint32_t n_rows, enum fwd_way way, doub
     struct fwd_size *z = size_of(w, n_rows);
     const double now = ns / w->cost[way], most = z->ns[way] * LATE_MOST / 100;
 
-    if (z->ns[way] <= 0.0)
-        z->ns[way] = now;
+    if (z->ns[way] <= 0.0 || (w->is_trial && now < z->ns[way]))
+        z->ns[way] = now; /* if by chance, its next steps will say so */
     else
         z->ns[way] +=
             ((now < most ? now : most) - z->ns[way]) / (w->is_trial ? SAMPLES_RARE : SAMPLES);
