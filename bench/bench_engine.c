@@ -165,11 +165,10 @@ static void print(const struct model *m, double seconds, size_t n_streams, unsig
     const double waited = b->meeting_seconds - a->meeting_seconds;
     const bool is_causal = model_last_stack(model_config(m))->is_causal;
 
-    printf("%.3f s  %.1f %s/s  %.1f %% of workers' time at meetings; steps: %u together, %u in "
-           "slices, "
-           "%u in lots\n",
-           seconds, (double)(is_causal ? n_streams * n_out : n_streams) / seconds,
-           is_causal ? "tokens" : "sequences", 100.0 * waited / ran, n_of(a, b, FWD_TOGETHER),
+    printf("%.3f s  %.1f %s/s  %.1f %% of workers' time at meetings; ", seconds,
+           (double)(is_causal ? n_streams * n_out : n_streams) / seconds,
+           is_causal ? "tokens" : "sequences", 100.0 * waited / ran);
+    printf("steps: %u together, %u in slices, %u in lots\n", n_of(a, b, FWD_TOGETHER),
            n_of(a, b, FWD_SLICES), n_of(a, b, FWD_LOTS));
 }
 
