@@ -202,7 +202,9 @@ int main(int argc, char **argv)
         engine_stats(e, &before);
         const double s = run(e, delta, n_deltas, n_streams, n_prompt, n_out);
 
-        engine_stats(e, &after);
+        do /* behind its last answer the engine counts the step */
+            engine_stats(e, &after);
+        while (after.n_running || after.n_waiting);
         print(m, s, n_streams, n_out, &before, &after);
     }
     engine_free(&e);
