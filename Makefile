@@ -41,9 +41,10 @@ OBJ_APP := $(call obj,$(STORE) $(SERVER)) $(B)/gen/assets.o
 ALL_SRC := $(CORE) $(STORE) $(SERVER) server/main.c
 
 # Instruction-set flags stand here and nowhere else (core/kern/kern.h, levels). Only a
-# compiler for the level's machine gets them.
-ISA_avx2 = $(if $(is_x86),-mavx2 -mfma -mf16c)
-ISA_avx512 = $(if $(is_x86),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+# compiler for the level's machine gets them. (Without prfchw what is asked for to write is asked
+# for to read. A processor of 64 bits that lacks it does nothing there.)
+ISA_avx2 = $(if $(is_x86),-mavx2 -mfma -mf16c -mprfchw)
+ISA_avx512 = $(if $(is_x86),$(ISA_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl)
 ISA_avxvnni = $(if $(is_x86),$(ISA_avx2) -mavxvnni)
 ISA_avx512vnni = $(if $(is_x86),$(ISA_avx512) -mavx512vnni)
 ISA_avx512bf16 = $(if $(is_x86),$(ISA_avx512) -mavx512bf16)

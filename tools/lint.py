@@ -172,7 +172,7 @@ OFF = ("bugprone-easily-swappable-parameters", "bugprone-reserved-identifier", "
        "clang-analyzer-optin.performance.Padding", "clang-analyzer-core.uninitialized.*",
        "clang-analyzer-core.NullDereference", "clang-analyzer-core.CallAndMessage",
        "clang-analyzer-core.NonNullParamChecker", "clang-analyzer-core.UndefinedBinaryOperatorResult")
-AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mprfchw"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
 # Files that are empty without these flags: what their names have in them, the machine, the flags.
 KERNELS = (("kern_amx", "x86_64-linux-gnu", [*AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8"]),
