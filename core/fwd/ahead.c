@@ -3,9 +3,10 @@
  * In a step of few rows products take as long as memory needs to give their weights, and memory
  * has nothing to do while workers meet, normalise and attend. So a worker that waits for others
  * asks for the first weights of its own share of the next group of linears, into its second
- * cache. Which group that is the step before has shown: a model's groups come in the same order in
- * every step. Where they do not, because this step has rows of another stack, what was asked
- * for is not read, and no result is another.
+ * cache; and who multiplies its last panel of this group asks for the first of the next beside it,
+ * because who comes last to a meeting does not wait. Which group that is the step before has shown:
+ * a model's groups come in the same order in every step. Where they do not, because this step has
+ * rows of another stack, what was asked for is not read, and no result is another.
  *
  * Only the base's weights are noted: they are there as long as the model is. */
 #include "core/base/alloc.h"
@@ -67,7 +68,7 @@ static void set_ranges(struct fwd_ahead *a, const struct fwd *f, unsigned worker
     first = n * worker;
     end = first + n;
     a->range = a->n_ranges = 0;
-    a->n_asked = 0;
+    a->at_byte = a->n_asked = 0;
     for (unsigned i = 0; i < s->n; i++) {
         const size_t here = n_panels(s->w[i]), panel = gemm_panel(s->w[i]);
         const size_t last = end < here ? end : here;
@@ -92,6 +93,13 @@ void fwd__ahead_pass(struct fwd_walk *w, unsigned n, const struct gemm_weight *c
     a->n_ranges = 0;
     if (++a->at < a->n_stops)
         set_ranges(a, w->f, w->worker, &a->stop[a->at]);
+}
+
+struct gemm_place fwd__ahead_first(const struct fwd_walk *w)
+{
+    const struct fwd_ahead *a = &w->f->worker[w->worker].ahead;
+
+    return a->n_ranges ? (struct gemm_place){a->ask[0].w, a->ask[0].col0} : (struct gemm_place){0};
 }
 
 /* A piece of the worker's share. */

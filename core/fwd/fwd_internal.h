@@ -464,8 +464,11 @@ size_t fwd__own_tiles(const struct fwd *f, size_t n_tiles);
 int fwd__ahead_open(struct fwd *f, struct core_err *err);
 void fwd__ahead_close(struct fwd *f);
 void fwd__ahead_begin(struct fwd_walk *w); /* a step */
-/* The worker has done its part of the products by n weights of the base's; n = 0 of many rows'. */
+/* The worker begins its part of the products by n weights of the base's, n = 0 of many rows'; from
+ * now on the coming group is the one behind them. */
 void fwd__ahead_pass(struct fwd_walk *w, unsigned n, const struct gemm_weight *const *weight);
+/* Where the worker's own share of the coming group begins; no weight if it is not known. */
+struct gemm_place fwd__ahead_first(const struct fwd_walk *w);
 /* pool_barrier(), used to ask memory for the worker's share of the coming group. */
 void fwd__meet(struct fwd_walk *w);
 

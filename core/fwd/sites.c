@@ -25,6 +25,7 @@ struct group {
     const float *x[FWD_GROUP_MAX]; /* input of each linear, [rows, n_in] */
     const void *xt[FWD_GROUP_MAX]; /* the same as its weights want it, or NULL */
     const struct model_site *site[FWD_GROUP_MAX];
+    struct gemm_place then; /* what the worker multiplies by behind the tile at hand, if it knows */
 };
 
 static const struct fwd_slot *slot_of(const struct group *g, unsigned lin, uint32_t segment)
@@ -360,6 +361,7 @@ static void run_asking(const struct group *g, const struct gemm_weight *w, const
     for (size_t c = t->c0; c < t->c1; c += n) {
         a.col0 = c;
         a.col1 = c + n < t->c1 ? c + n : t->c1;
+        a.next = a.col1 < t->c1 ? (struct gemm_place){0} : whole->next;
         ask_up(g, t, a.col0, a.col1);
         gemm_run(w, &a);
     }
@@ -411,7 +413,8 @@ static bool base_product(const struct group *g, const struct gemm_weight *w, con
                                 .col1 = t->c1,
                                 .bias = has_bias ? site->bias : NULL,
                                 .scratch = g->me->gemm,
-                                .typed_x = typed ? typed + t->r0 * row_bytes : NULL};
+                                .typed_x = typed ? typed + t->r0 * row_bytes : NULL,
+                                .next = g->then};
 
     if (fwd__has_few_rows(g->v) && has_products(g, t->i))
         run_asking(g, w, t, &a);
@@ -442,9 +445,20 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
     }
 }
 
-/* The tiles [at, end) of all runs', adjacent ones of few rows together; *i is the run of a tile
- * before, or 0. */
-static void run_tiles(const struct group *g, size_t at, size_t end, size_t *i)
+/* The first panel of a tile; i is the run of a tile before it, or 0. */
+static struct gemm_place place_of(const struct group *g, size_t tile, size_t i)
+{
+    const struct fwd_run *run = g->plan->run;
+
+    while (tile >= run[i].n_tiles)
+        i++;
+    tile -= i ? run[i - 1].n_tiles : 0;
+    return (struct gemm_place){run[i].w, tile / run[i].n_row_tiles * run[i].cols};
+}
+
+/* The tiles [at, end) of all runs', adjacent ones of few rows together, and what comes behind them;
+ * *i is the run of a tile before, or 0. */
+static void run_tiles(struct group *g, size_t at, size_t end, struct gemm_place then, size_t *i)
 {
     while (at < end) {
         const struct fwd_run *run = g->plan->run, *r;
@@ -463,25 +477,19 @@ static void run_tiles(const struct group *g, size_t at, size_t end, size_t *i)
         t.r1 = t.r0 + r->rows < r->row1 ? t.r0 + r->rows : r->row1;
         t.c0 = in / r->n_row_tiles * r->cols;
         t.c1 = t.c0 + n * r->cols < n_out ? t.c0 + n * r->cols : n_out;
-        run_tile(g, r->w, &t);
         at += n;
+        g->then = at < end ? place_of(g, at, *i) : then;
+        run_tile(g, r->w, &t);
     }
 }
 
-/* All products: the down products in chunks of rows, claimed; then the tiles of the base's, of few
- * rows each worker's own first, the others claimed. Who has done a tile's base product finds
- * the down products done, or almost; no meeting is between. */
-static void products(const struct fwd_walk *w, const struct group *g)
+/* The down products, in chunks of rows: the plan's n_chunks first of n claims. Returns the first
+ * claim behind them. */
+static size_t run_chunks(struct group *g, size_t n)
 {
-    const struct fwd_plan *plan = g->plan;
-    const size_t n_tiles = plan->n_runs ? plan->run[plan->n_runs - 1].n_tiles : 0;
-    const size_t n_own = fwd__has_few_rows(g->v) ? fwd__own_tiles(g->f, n_tiles) : 0;
-    const size_t n_first = n_own * pool_active(g->f->pool); /* of all workers */
-    const size_t n = plan->n_chunks + n_tiles - n_first;
-    size_t product = 0, run = 0, at = pool_claim(g->f->pool, n), after;
-    const struct fwd_product *p, *next;
+    size_t product = 0, at = pool_claim(g->f->pool, n), after;
+    const struct fwd_product *p = next_product(g, at, &product), *next;
 
-    p = next_product(g, at, &product);
     if (factor_to_ask(g, p))
         gemm_down_ask(&p->down);
     for (; p; p = next, at = after) {
@@ -490,9 +498,40 @@ static void products(const struct fwd_walk *w, const struct group *g)
         run_chunk(g, at, p, factor_to_ask(g, next));
         pool_tell(g->f->pool);
     }
-    run_tiles(g, n_own * w->worker, n_own * (w->worker + 1), &run);
-    for (; at < n; at = pool_claim(g->f->pool, n)) /* claims ascend, behind what is their own */
-        run_tiles(g, at - plan->n_chunks + n_first, at - plan->n_chunks + n_first + 1, &run);
+    return at;
+}
+
+/* All products of few rows: the down products, claimed; each worker's own tiles of the base's; the
+ * other tiles, claimed. Which tile comes next is known before one is multiplied, so that memory
+ * gives its weights meanwhile; behind the last come those of the coming group. Who has done a
+ * tile's base product finds the down products done, or almost; no meeting is between. */
+static void products_of_few(struct group *g, const struct fwd_walk *w, size_t n_tiles)
+{
+    const size_t n_own = fwd__own_tiles(g->f, n_tiles), n_first = n_own * pool_active(g->f->pool);
+    const size_t n_chunks = g->plan->n_chunks, n = n_chunks + n_tiles - n_first;
+    const struct gemm_place coming = fwd__ahead_first(w);
+    size_t run = 0, at = run_chunks(g, n), after;
+    struct gemm_place then = at < n ? place_of(g, n_first + at - n_chunks, run) : coming;
+
+    run_tiles(g, n_own * w->worker, n_own * (w->worker + 1), then, &run);
+    for (; at < n; at = after) { /* claims ascend, behind what is their own */
+        const size_t tile = n_first + at - n_chunks;
+
+        after = pool_claim(g->f->pool, n);
+        then = after < n ? place_of(g, n_first + after - n_chunks, run) : coming;
+        run_tiles(g, tile, tile + 1, then, &run);
+    }
+}
+
+/* The same of many rows. Tiles take long there, so none is claimed before it is begun. */
+static void products(struct group *g, size_t n_tiles)
+{
+    const size_t n_chunks = g->plan->n_chunks, n = n_chunks + n_tiles;
+    const struct gemm_place unknown = {0};
+    size_t run = 0;
+
+    for (size_t at = run_chunks(g, n); at < n; at = pool_claim(g->f->pool, n))
+        run_tiles(g, at - n_chunks, at - n_chunks + 1, unknown, &run);
 }
 
 /* Scaled inputs, where a task of the step has one. Returns true if others' are needed. */
@@ -519,7 +558,7 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
     struct group g = {
         .f = f, .me = &f->worker[w->worker], .v = w->rows, .layer = layer, .n = n, .lin = lin};
     const struct gemm_weight *weight[FWD_GROUP_MAX];
-    size_t n_out[FWD_GROUP_MAX];
+    size_t n_out[FWD_GROUP_MAX], n_tiles;
     bool is_shared;
 
     for (unsigned i = 0; i < n; i++) {
@@ -539,8 +578,12 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
         fwd__meet(w);
     if (type_inputs(w, &g))
         fwd__meet(w);
-    products(w, &g);
+    n_tiles = g.plan->n_runs ? g.plan->run[g.plan->n_runs - 1].n_tiles : 0;
     fwd__ahead_pass(w, fwd__has_few_rows(w->rows) ? n : 0, weight);
+    if (fwd__has_few_rows(w->rows))
+        products_of_few(&g, w, n_tiles);
+    else
+        products(&g, n_tiles);
     fwd__meet(w);
     if (w->has_copies)
         fwd__take(w, lin, n_out, n);

@@ -364,6 +364,22 @@ static void set_x(const struct gemm_weight *w, const struct gemm_args *a, size_t
     }
 }
 
+/* What memory is asked for beside block i of the panel of `col`: the block behind it, or of the
+ * next panel the first. */
+static void set_ahead(const struct gemm_weight *w, const struct gemm_args *a, size_t col, size_t i,
+                      struct kern_gemm *g)
+{
+    const bool is_last = i + 1 == w->n_blocks && col + KERN_PANEL >= a->col1;
+    const bool is_elsewhere = is_last && a->next.w && !a->next.w->is_blas;
+    const struct gemm_weight *of = is_elsewhere ? a->next.w : w;
+    const size_t at = is_elsewhere ? a->next.col : col, block = is_elsewhere ? 0 : i + 1;
+
+    g->ahead = (const char *)of->bytes + at / KERN_PANEL * of->panel_bytes + of->block_at[block];
+    g->n_ahead = 0;
+    if (g->n_rows >= w->ahead_min)
+        g->n_ahead = is_elsewhere ? of->block_at[1] : w->block_at[i + 1] - w->block_at[i];
+}
+
 /* Rows of `a` from row0 on times one panel, over all of k; times the one `second` columns behind it
  * too, if that is not 0. */
 static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, size_t row0,
@@ -393,8 +409,7 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
         g.bias = a->bias && !i ? a->bias + col : NULL;
         set_x(w, a, row0, k, &g);
         g.w = panel + w->block_at[i];
-        g.n_ahead = n_rows >= w->ahead_min ? w->block_at[i + 1] - w->block_at[i] : 0;
-        g.ahead = panel + w->block_at[i + 1]; /* the next block, or the next panel */
+        set_ahead(w, a, col, i, &g);
         if (is_fused) {
             g.panel = part;
         } else {

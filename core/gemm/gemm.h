@@ -123,6 +123,12 @@ size_t gemm_scratch_bytes(void);
  * kernels have but neon-dotprod's, of 5. */
 size_t gemm_rows_alike(size_t n_rows, size_t most);
 
+/* A panel: the one with the outputs from `col` on. */
+struct gemm_place {
+    const struct gemm_weight *w;
+    size_t col;
+};
+
 struct gemm_args {
     const float *x; /* [n_rows, n_in], row stride ldx */
     size_t ldx, n_rows;
@@ -134,6 +140,10 @@ struct gemm_args {
     /* Typed x: n_rows rows of gemm_x_bytes(), if gemm_precision() is not GEMM_EXACT; x is
      * not read then. */
     const void *typed_x;
+    /* What the caller will multiply by next: memory is asked for its first block beside the last
+     * panel, as beside each panel for the one behind it. Without a weight for what stands behind.
+     */
+    struct gemm_place next;
 };
 
 /* y[i, j] = sum_k x[i, k] * W[j, k], + bias[j], for j in [col0, col1). Overwrites y. */

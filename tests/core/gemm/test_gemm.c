@@ -727,6 +727,67 @@ START_TEST(what_is_asked_for_is_all_of_the_panels_and_no_more)
 }
 END_TEST
 
+/* What the kernel's calls of a product read first, and asked for last. */
+static struct {
+    void (*gemm)(const struct kern_gemm *g);
+    const void *first, *ahead;
+    size_t n_ahead;
+} spied;
+
+static void spy(const struct kern_gemm *g)
+{
+    spied.first = spied.first ? spied.first : g->w;
+    spied.ahead = g->ahead;
+    spied.n_ahead = g->n_ahead;
+    spied.gemm(g);
+}
+
+static void run_spied(const struct run *r, const struct gemm_weight *w, size_t col0, size_t col1,
+                      struct gemm_place next)
+{
+    struct gemm_args a = args_of(r, col0, col1);
+
+    a.next = next;
+    spied.first = NULL;
+    gemm_run(w, &a);
+}
+
+START_TEST(beside_the_last_panel_what_comes_next_is_asked_for)
+{
+    enum { ROWS = 4, OUT = 128, IN = 96, NEXT_IN = 1280 };
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+    const struct gemm_place unknown = {0};
+    struct matrix m = matrix_new(TENSOR_F32, OUT, IN), n = matrix_new(TENSOR_F32, OUT, NEXT_IN);
+
+    for (unsigned l = 1; l < n_levels; l++) { /* OpenBLAS is asked for nothing */
+        struct run r = run_new(ROWS, OUT, IN), then = run_new(ROWS, OUT, NEXT_IN);
+        struct gemm_weight *w = NULL, *next = NULL;
+        const void *asked;
+
+        spied.gemm = t[l].gemm;
+        t[l].gemm = spy;
+        ck_assert_int_eq(gemm_pack(&w, &t[l], GEMM_EXACT, &m.t, NULL), CORE_OK);
+        ck_assert_int_eq(gemm_pack(&next, &t[l], GEMM_EXACT, &n.t, NULL), CORE_OK);
+        run_spied(&r, w, 0, 64, unknown);
+        asked = spied.ahead;
+        run_spied(&r, w, 64, 96, (struct gemm_place){next, 32});
+        ck_assert_ptr_eq(spied.first, asked); /* the panel behind those in the weight */
+        asked = spied.ahead;
+        ck_assert_uint_gt(spied.n_ahead, IN * 32 * sizeof(float));
+        ck_assert_uint_lt(spied.n_ahead, NEXT_IN * 32 * sizeof(float)); /* its first block */
+        run_spied(&then, next, 32, 64, unknown);
+        ck_assert_ptr_eq(spied.first, asked);
+        gemm_weight_free(next);
+        gemm_weight_free(w);
+        run_free(&r);
+        run_free(&then);
+    }
+    matrix_free(&m);
+    matrix_free(&n);
+}
+END_TEST
+
 Suite *gemm_suite(void);
 
 Suite *gemm_suite(void)
@@ -743,6 +804,7 @@ Suite *gemm_suite(void)
     tcase_add_loop_test(tc, unit_rows_give_the_weights_exactly_as_they_were_stored, 0, N_TYPES);
     tcase_add_loop_test(tc, weights_stay_as_small_as_they_were_stored, 0, N_TYPES);
     tcase_add_loop_test(tc, what_is_asked_for_is_all_of_the_panels_and_no_more, 0, N_TYPES);
+    tcase_add_test(tc, beside_the_last_panel_what_comes_next_is_asked_for);
     tcase_add_test(tc, pieces_of_rows_are_alike);
     tcase_add_test(tc, an_empty_input_gives_zeros);
     tcase_add_test(tc, what_is_no_weight_matrix_is_refused_by_name);
