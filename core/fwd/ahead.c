@@ -18,11 +18,11 @@ enum {
     AHEAD_BYTES = 1 << 17 /* of a group: second caches are 512 KiB and more */
 };
 
-size_t fwd__own_tiles(const struct fwd *f, size_t n_tiles)
+size_t fwd__own_tiles(const struct fwd *f, uint32_t n_rows, size_t n_tiles)
 {
     const unsigned n_active = pool_active(f->pool);
 
-    return n_active == 1 ? n_tiles : n_tiles * 7 / 8 / n_active;
+    return n_active == 1 || n_rows == 1 ? n_tiles / n_active : n_tiles * 7 / 8 / n_active;
 }
 
 int fwd__ahead_open(struct fwd *f, struct core_err *err)
@@ -57,15 +57,14 @@ static size_t n_panels(const struct gemm_weight *w)
 }
 
 /* The worker's own tiles of a group, of a panel each, as ranges of its weights' outputs. */
-static void set_ranges(struct fwd_ahead *a, const struct fwd *f, unsigned worker,
-                       const struct fwd_stop *s)
+static void set_ranges(struct fwd_ahead *a, const struct fwd_walk *w, const struct fwd_stop *s)
 {
     size_t n = 0, first, end;
 
     for (unsigned i = 0; i < s->n; i++)
         n += n_panels(s->w[i]);
-    n = fwd__own_tiles(f, n);
-    first = n * worker;
+    n = fwd__own_tiles(w->f, w->rows->n_rows, n);
+    first = n * w->worker;
     end = first + n;
     a->range = a->n_ranges = 0;
     a->at_byte = a->n_asked = 0;
@@ -92,7 +91,7 @@ void fwd__ahead_pass(struct fwd_walk *w, unsigned n, const struct gemm_weight *c
         s->w[i] = weight[i];
     a->n_ranges = 0;
     if (++a->at < a->n_stops)
-        set_ranges(a, w->f, w->worker, &a->stop[a->at]);
+        set_ranges(a, w, &a->stop[a->at]);
 }
 
 struct gemm_place fwd__ahead_first(const struct fwd_walk *w)

@@ -507,7 +507,8 @@ static size_t run_chunks(struct group *g, size_t n)
  * tile's base product finds the down products done, or almost; no meeting is between. */
 static void products_of_few(struct group *g, const struct fwd_walk *w, size_t n_tiles)
 {
-    const size_t n_own = fwd__own_tiles(g->f, n_tiles), n_first = n_own * pool_active(g->f->pool);
+    const size_t n_own = fwd__own_tiles(g->f, g->v->n_rows, n_tiles),
+                 n_first = n_own * pool_active(g->f->pool);
     const size_t n_chunks = g->plan->n_chunks, n = n_chunks + n_tiles - n_first;
     const struct gemm_place coming = fwd__ahead_first(w);
     size_t run = 0, at = run_chunks(g, n), after;
