@@ -339,6 +339,10 @@ struct kern_table {
      * elsewhere; rows of x had better be an odd number of lines apart, because 16 of them are read
      * at once; and all of k in one call. */
     bool has_tiles;
+    /* NULL, or what a thread that has called gemm_bf16() calls when it has no more for it to do for
+     * a while: its tiles stay set from product to product, and of a thread that has some the system
+     * saves and loads 8 KiB more. */
+    void (*rest)(void);
     /* gemm over x_int8 and a Q8_QUADS, Q6, Q5 or Q4 panel, n_k in whole blocks. d = sum q_x q_w of
      * a group of the panel is exact; s = d * (scale_w * scale_x) + s, and with minima
      * s = min * (scale_x * sum of q_x) + s after it: products in parentheses are rounded,

@@ -2,9 +2,9 @@
  * its instructions compute stands in Intel's Software Developer's Manual, volume 2, under their
  * names. All arithmetic is theirs, and they take subnormal values as 0 whatever the mode.
  *
- * LDTILECFG takes 200 cycles, so a call has the shapes of its whole blocks of rows set once, and
- * once more for a last one with fewer. It gives its tiles back, so that a thread has none to be
- * saved by the system between two products. */
+ * LDTILECFG takes 200 cycles, some twentieth of a product: so shapes stay as they are from call to
+ * call, and are set again only for another number of rows. A thread that computes no more gives its
+ * tiles back (rest), so that the system has none to save. */
 #include "core/kern/kern_internal.h"
 
 #if defined(__x86_64__)
@@ -45,6 +45,9 @@ static inline void ask(const char *from, size_t n)
         PREFETCH(from + i);
 }
 
+/* So many rows the thread's tiles are shaped for; 0: it has none. */
+static _Thread_local size_t shaped_rows;
+
 /* Tiles: 0 and 1 are the sums of the first 16 rows by the panel's halves, 2 and 3 those of the
  * others, 4 and 5 their x, 6 and 7 the halves. gcc wants their numbers as constants. */
 static void pairs_shapes(size_t n_rows)
@@ -52,6 +55,8 @@ static void pairs_shapes(size_t n_rows)
     const size_t first = n_rows < TILE_ROWS ? n_rows : TILE_ROWS;
     struct tile_shapes s = {.palette = 1};
 
+    if (n_rows == shaped_rows)
+        return;
     for (unsigned half = 0; half < 2; half++) {
         shape(&s, half, first, TILE_BYTES);
         shape(&s, 2 + half, n_rows - first, TILE_BYTES);
@@ -60,6 +65,7 @@ static void pairs_shapes(size_t n_rows)
     }
     written(&s);
     _tile_loadconfig(&s);
+    shaped_rows = n_rows;
 }
 
 /* The values of k behind the last whole step, with zeros behind them: these change no sum. */
@@ -216,12 +222,19 @@ static void gemm_bf16(const struct kern_gemm *g)
         pairs_rows(g, n_whole, n_rest, true, &tail);
     else if (n_rest)
         pairs_rows(g, n_whole, n_rest, false, &tail);
-    _tile_release();
+}
+
+static void rest(void)
+{
+    if (shaped_rows)
+        _tile_release();
+    shaped_rows = 0;
 }
 
 void kern__fill_amx(struct kern_table *t)
 {
     t->gemm_bf16 = gemm_bf16;
     t->has_tiles = true;
+    t->rest = rest;
 }
 #endif
