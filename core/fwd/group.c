@@ -11,10 +11,7 @@
 #include "core/base/err.h"
 #include "core/fwd/fwd_internal.h"
 
-enum {
-    TILE_ROWS = 144, /* rows and outputs of one tile of the base product: the rows' */
-    TILE_COLS = 128, /* inputs stay in the second cache, an epilogue is long enough */
-};
+enum { TILE_COLS = 128 }; /* outputs of one tile of the base product: an epilogue is long enough */
 
 /* ---- memory ---------------------------------------------------------------------- */
 
@@ -192,7 +189,7 @@ static void close_run(struct fwd_plan *p, struct fwd_run *r)
     const size_t n_before = r == p->run ? 0 : r[-1].n_tiles;
 
     r->cols = tile_cols(p, r->w);
-    r->rows = (uint32_t)gemm_rows_alike(n_rows, TILE_ROWS);
+    r->rows = (uint32_t)gemm_piece_rows(r->w, n_rows, p->n_active == 1);
     r->n_row_tiles = (n_rows + r->rows - 1) / r->rows;
     r->n_tiles = n_before + (gemm_n_out(r->w) + r->cols - 1) / r->cols * r->n_row_tiles;
     if (gemm_precision(r->w) != GEMM_EXACT)

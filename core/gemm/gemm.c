@@ -20,9 +20,16 @@ enum {
     K_UNIT = 32,               /* blocks of k begin at multiples: whole groups */
     K_MAX = 576,               /* 72 KiB as f32: tiles read it from the second-level cache */
     QUANT_K_MAX = 384,         /* a row alone waits for chains that are longer, each by itself */
-    X_BLOCK_BYTES = 384 << 10, /* second-level caches are 512 KiB and more */
+    X_BLOCK_BYTES = 384 << 10, /* second-level caches are 512 KiB and more, */
+    TILES_X_BYTES = 1 << 20,   /* and 2 MiB where there are tiles of AMX */
     ROWS_UNIT = 48,            /* whole tiles of 4, 6, 8 and 16 rows */
-    ROWS_MIN = 2 * ROWS_UNIT,  /* fewer would widen a panel too often */
+    TILES_UNIT = 32,           /* of AMX */
+    ROWS_MIN = 96,             /* fewer would widen a panel too often */
+    /* of a piece of a product, whose inputs stay in the second-level cache. Of AMX more where they
+     * need not be shared out, because a panel that a tile's first rows find in memory's is dear */
+    PIECE_ROWS = 144,
+    TILES_PIECE_ROWS = 160,
+    TILES_PIECE_ALONE = 256,
     ROOM_MIN_BYTES = 64 << 10,
     ASK_BYTES = 1 << 10
 };
@@ -421,11 +428,25 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
     }
 }
 
-size_t gemm_rows_alike(size_t n_rows, size_t most)
+size_t gemm__rows_alike(size_t n_rows, size_t most, size_t unit)
 {
     const size_t n = (n_rows + most - 1) / most, each = n ? (n_rows + n - 1) / n : 1;
 
-    return (each + ROWS_UNIT - 1) / ROWS_UNIT * ROWS_UNIT;
+    return (each + unit - 1) / unit * unit;
+}
+
+static size_t rows_unit(const struct gemm_weight *w)
+{
+    return w->has_tiles ? TILES_UNIT : ROWS_UNIT;
+}
+
+size_t gemm_piece_rows(const struct gemm_weight *w, size_t n_rows, bool is_alone)
+{
+    const size_t most = !w->has_tiles ? PIECE_ROWS
+                        : is_alone    ? TILES_PIECE_ALONE
+                                      : TILES_PIECE_ROWS;
+
+    return gemm__rows_alike(n_rows, most, rows_unit(w));
 }
 
 /* What a product reads of a row of x. */
@@ -443,8 +464,9 @@ static size_t bytes_read(const struct gemm_weight *w)
 /* Rows of x that stay in the cache together. */
 static size_t cached_rows(const struct gemm_weight *w)
 {
-    const size_t n_bytes = bytes_read(w);
-    const size_t n = n_bytes ? X_BLOCK_BYTES / n_bytes / ROWS_UNIT * ROWS_UNIT : ROWS_MIN;
+    const size_t n_bytes = bytes_read(w), unit = rows_unit(w);
+    const size_t most = w->has_tiles ? TILES_X_BYTES : X_BLOCK_BYTES;
+    const size_t n = n_bytes ? most / n_bytes / unit * unit : ROWS_MIN;
 
     return n > ROWS_MIN ? n : ROWS_MIN;
 }
@@ -463,7 +485,7 @@ static size_t run_halves(const struct gemm_weight *w, const struct gemm_args *a)
 
 void gemm_run(const struct gemm_weight *w, const struct gemm_args *a)
 {
-    const size_t rows = gemm_rows_alike(a->n_rows, cached_rows(w));
+    const size_t rows = gemm__rows_alike(a->n_rows, cached_rows(w), rows_unit(w));
 
     assert(a->col0 % KERN_PANEL == 0 && a->col1 <= w->n_out);
     assert(a->col1 % KERN_PANEL == 0 || a->col1 == w->n_out);

@@ -118,10 +118,10 @@ void gemm_make_pairs(const struct kern_table *k, size_t n_in, void *row);
  * shapes; 64-byte aligned memory. */
 size_t gemm_scratch_bytes(void);
 
-/* Rows of each piece when n_rows are cut into as few as have at most `most`, a multiple of 48:
- * about alike, and but for the last piece whole tiles of 3, 4, 6, 8 or 16 rows, which all levels'
- * kernels have but neon-dotprod's, of 5. */
-size_t gemm_rows_alike(size_t n_rows, size_t most);
+/* Rows of each of the pieces in which n_rows had better be multiplied by w, so that their inputs
+ * stay in a cache while all panels pass: about alike, and but for the last piece whole tiles of the
+ * kernels (but neon-dotprod's, of 5 rows). is_alone: one caller does all of them. */
+size_t gemm_piece_rows(const struct gemm_weight *w, size_t n_rows, bool is_alone);
 
 /* A panel: the one with the outputs from `col` on. */
 struct gemm_place {

@@ -51,6 +51,9 @@ size_t gemm__whole_blocks(size_t n_in);
 size_t gemm__x_stride(const struct kern_table *k, enum gemm_precision p, size_t n_in);
 /* The blocks of k in which a product of n_k values is computed; the last one may be shorter. */
 size_t gemm__k_block(enum gemm_precision p, bool is_quantised, size_t n_k);
+/* Rows of each piece when n_rows are cut into as few as have at most `most`, a multiple of `unit`,
+ * as all but the last are: about alike. */
+size_t gemm__rows_alike(size_t n_rows, size_t most, size_t unit);
 static inline bool gemm__is_int8(enum gemm_precision p)
 {
     return p == GEMM_INT8 || p == GEMM_INT8_ROTATED;

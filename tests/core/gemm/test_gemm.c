@@ -8,7 +8,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/err.h"
-#include "core/gemm/gemm.h"
+#include "core/gemm/gemm_internal.h"
 #include "tests/support/levels.h"
 
 static const enum tensor_type types[] = {TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_F64,
@@ -287,23 +287,50 @@ START_TEST(weights_stay_as_small_as_they_were_stored)
 }
 END_TEST
 
-/* Rows are cut into no more pieces than are needed, as long as each other to within a unit of 48.
- */
-START_TEST(pieces_of_rows_are_alike)
+/* Rows are cut into no more pieces than are needed, as long as each other to within a unit. */
+static void cut_rows(size_t unit)
 {
-    for (size_t most = 48; most <= 288; most += 48)
+    for (size_t most = unit; most <= 6 * unit; most += unit)
         for (size_t n = 0; n < 1000; n++) {
-            const size_t rows = gemm_rows_alike(n, most), n_pieces = (n + rows - 1) / rows;
+            const size_t rows = gemm__rows_alike(n, most, unit), n_pieces = (n + rows - 1) / rows;
 
-            ck_assert_uint_eq(rows % 48, 0);
-            ck_assert_uint_ge(rows, 48);
+            ck_assert_uint_eq(rows % unit, 0);
+            ck_assert_uint_ge(rows, unit);
             ck_assert_uint_le(rows, most);
             ck_assert_uint_le(n_pieces, (n + most - 1) / most);
-            ck_assert_uint_lt(rows * ((n + most - 1) / most), n + 48 * ((n + most - 1) / most + 1));
+            ck_assert_uint_lt(rows * ((n + most - 1) / most),
+                              n + unit * ((n + most - 1) / most + 1));
         }
-    ck_assert_uint_eq(gemm_rows_alike(132, 144), 144);
-    ck_assert_uint_eq(gemm_rows_alike(264, 144), 144);
-    ck_assert_uint_eq(gemm_rows_alike(160, 144), 96);
+}
+
+START_TEST(pieces_of_rows_are_alike)
+{
+    cut_rows(32);
+    cut_rows(48);
+    ck_assert_uint_eq(gemm__rows_alike(132, 144, 48), 144);
+    ck_assert_uint_eq(gemm__rows_alike(264, 144, 48), 144);
+    ck_assert_uint_eq(gemm__rows_alike(160, 144, 48), 96);
+}
+END_TEST
+
+/* Whole tiles of the kernel, and more rows where one caller does all. */
+START_TEST(a_piece_has_whole_tiles)
+{
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+    struct matrix m = matrix_new(TENSOR_BF16, 64, 512);
+
+    for (unsigned l = 1; l < n_levels; l++) {
+        struct gemm_weight *w = NULL;
+        const bool has_tiles = t[l].has_tiles;
+
+        ck_assert_int_eq(gemm_pack(&w, &t[l], GEMM_BF16, &m.t, NULL), CORE_OK);
+        ck_assert_uint_eq(gemm_piece_rows(w, 512, false), has_tiles ? 128 : 144);
+        ck_assert_uint_eq(gemm_piece_rows(w, 512, true), has_tiles ? 256 : 144);
+        ck_assert_uint_eq(gemm_piece_rows(w, 211, true), has_tiles ? 224 : 144);
+        gemm_weight_free(w);
+    }
+    matrix_free(&m);
 }
 END_TEST
 
@@ -806,6 +833,7 @@ Suite *gemm_suite(void)
     tcase_add_loop_test(tc, what_is_asked_for_is_all_of_the_panels_and_no_more, 0, N_TYPES);
     tcase_add_test(tc, beside_the_last_panel_what_comes_next_is_asked_for);
     tcase_add_test(tc, pieces_of_rows_are_alike);
+    tcase_add_test(tc, a_piece_has_whole_tiles);
     tcase_add_test(tc, an_empty_input_gives_zeros);
     tcase_add_test(tc, what_is_no_weight_matrix_is_refused_by_name);
     tcase_add_test(tc, packing_survives_every_allocation_failure);
