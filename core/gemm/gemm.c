@@ -25,8 +25,9 @@ enum {
     ROWS_UNIT = 48,            /* whole tiles of 4, 6, 8 and 16 rows */
     TILES_UNIT = 32,           /* of AMX */
     ROWS_MIN = 96,             /* fewer would widen a panel too often */
-    /* of a piece of a product, whose inputs stay in the second-level cache. Of AMX more where they
-     * need not be shared out, because a panel that a tile's first rows find in memory's is dear */
+    /* rows of a piece, whose x stays in the second-level cache. Tiles of AMX want more where rows
+     * need not be shared out: their products are so fast that a panel, once read, had better serve
+     * many (docs/performance.md, "With AMX") */
     PIECE_ROWS = 144,
     TILES_PIECE_ROWS = 160,
     TILES_PIECE_ALONE = 256,
