@@ -404,8 +404,6 @@ static void run_worker(void *arg, unsigned worker)
     f->m->arch->forward(&w);
     if (!f->slice.is_one)
         fwd__heads(&w);
-    if (f->k->rest)
-        f->k->rest();
 }
 
 /* How long a step may wait for a worker: a part of what it will take, so that neither a short step

@@ -288,4 +288,6 @@ void fwd__heads(struct fwd_walk *w)
     pool_barrier(f->pool);
     while ((i = pool_claim(f->pool, f->n_head_items)) < f->n_head_items)
         run_head_item(f, &f->head_item[i], w->worker);
+    if (f->k->rest) /* a step ends with the heads, whichever way it is computed */
+        f->k->rest();
 }
