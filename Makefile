@@ -48,7 +48,7 @@ ISA_avx512 = $(if $(is_x86),$(ISA_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512
 ISA_avxvnni = $(if $(is_x86),$(ISA_avx2) -mavxvnni)
 ISA_avx512vnni = $(if $(is_x86),$(ISA_avx512) -mavx512vnni)
 ISA_avx512bf16 = $(if $(is_x86),$(ISA_avx512) -mavx512bf16)
-ISA_amx = $(if $(is_x86),$(ISA_avx2) -mamx-tile -mamx-bf16)
+ISA_amx = $(if $(is_x86),$(ISA_avx2) -mamx-tile -mamx-bf16 -mamx-int8)
 ISA_neondotprod = $(if $(is_arm),-march=armv8.2-a+dotprod)
 ISA_neonbf16 = $(if $(is_arm),-march=armv8.2-a+bf16)
 ISA_avx2gemm = $(ISA_avx2)

@@ -2,10 +2,10 @@
  *
  *   bench_kern [-l level] [-p precision] [-t type] [-s shape] [what ...]
  *
- * level and precision as --cpu-level and --precision (or int8-rotated, which int8 is for a model of
- * floats), type and shape as printed ("Q4_1",
- * "1536x576"), any type that is a weight's; what is any of limits, gemm, small, factors, rows;
- * "hot" leaves the weights in the caches.
+ * level and precision as --cpu-level and --precision (or int8-rotated and, with tiles, int8-whole,
+ * which int8 is for a model of floats), type and shape as printed ("Q4_1", "1536x576"), any type
+ * that is a weight's; what is any of limits, gemm, small, factors, rows; "hot" leaves the weights
+ * in the caches.
  *
  * Prints the two limits first, multiply-adds per second and bytes read per second of
  * one thread, measured here and now; every later line is a share of them. Weights
@@ -27,7 +27,7 @@
 static double peak_gflops, read_gbs;
 static bool is_hot;
 static int only_precision = -1;
-static const char *const precisions[] = {"exact", "bf16", "int8", "int8-rotated"};
+static const char *const precisions[] = {"exact", "bf16", "int8", "int8-rotated", "int8-whole"};
 enum { N_PRECISIONS = sizeof(precisions) / sizeof(precisions[0]) };
 
 static double now_s(void)
@@ -244,8 +244,7 @@ static void bench_gemm(const struct kern_table *k, int only_type, const char *on
                 (!only_shape || strcmp(only_shape, text) == 0))
                 for (int p = 0; p < N_PRECISIONS; p++)
                     if ((only_precision < 0 || p == only_precision) &&
-                        ((p != GEMM_BF16 && p != GEMM_INT8_ROTATED) ||
-                         !tensor_type_is_quantised(type)))
+                        (p == GEMM_EXACT || p == GEMM_INT8 || !tensor_type_is_quantised(type)))
                         bench_linear(k, (enum gemm_precision)p, type, shapes[j][0], shapes[j][1]);
         }
     }
@@ -390,7 +389,7 @@ static void bench_factors(const struct kern_table *k)
     static const size_t ranks[] = {8, 16, 64}, widths[] = {384, 576, 1536};
 
     for (size_t i = 0; i < 9; i++)
-        for (int p = GEMM_BF16; p <= GEMM_INT8_ROTATED; p++) {
+        for (int p = GEMM_BF16; p <= GEMM_INT8_WHOLE; p++) {
             if (only_precision >= 0 && p != only_precision)
                 continue;
             bench_factor(k, p, gemm_down_form(p, ranks[i / 3]), ranks[i / 3], widths[i % 3]);

@@ -80,10 +80,13 @@ static int alloc_rows(struct fwd *f, struct core_err *err)
 /* Rows of typed x, as large as any precision wants them. */
 static int alloc_typed(struct fwd *f, struct core_err *err)
 {
-    const size_t bf16 = gemm_x_bytes(f->k, GEMM_BF16, f->widest);
-    const size_t int8 = gemm_x_bytes(f->k, GEMM_INT8, f->widest);
-    const size_t row = bf16 > int8 ? bf16 : int8;
+    size_t row = 0;
 
+    for (enum gemm_precision p = GEMM_EXACT; p < GEMM_N_PRECISIONS; p++) {
+        const size_t n = gemm_x_bytes(f->k, p, f->widest);
+
+        row = n > row ? n : row;
+    }
     for (unsigned i = 0; i < FWD_GROUP_MAX && gemm_is_typed(f->m->precision); i++) {
         f->xt[i] = core_alloc_lazy(f->opt.max_rows * row);
         if (!f->xt[i])

@@ -26,13 +26,44 @@ enum gemm_factor_form gemm_down_form(enum gemm_precision p, size_t rank)
     if (!gemm_is_typed(p) || 8 * rank < 5 * KERN_DOWN_PANEL * panels(rank, KERN_DOWN_PANEL))
         return GEMM_FACTOR_ROWS;
     return p == GEMM_INT8_ROTATED ? GEMM_FACTOR_DOWN_ROTATED
+           : p == GEMM_INT8_WHOLE ? GEMM_FACTOR_DOWN_WHOLE
            : p == GEMM_INT8       ? GEMM_FACTOR_DOWN_INT8
                                   : GEMM_FACTOR_DOWN_BF16;
 }
 
+/* Of what x a `down` is the factor of. */
+static enum gemm_precision x_of(enum gemm_factor_form form)
+{
+    switch (form) {
+    case GEMM_FACTOR_DOWN_ROTATED:
+        return GEMM_INT8_ROTATED;
+    case GEMM_FACTOR_DOWN_WHOLE:
+        return GEMM_INT8_WHOLE;
+    case GEMM_FACTOR_DOWN_INT8:
+        return GEMM_INT8;
+    case GEMM_FACTOR_DOWN_BF16:
+        return GEMM_BF16;
+    case GEMM_FACTOR_ROWS:
+    case GEMM_FACTOR_UP_BF16:
+        break;
+    }
+    return GEMM_EXACT;
+}
+
 static bool is_int8(enum gemm_factor_form form)
 {
-    return form == GEMM_FACTOR_DOWN_INT8 || form == GEMM_FACTOR_DOWN_ROTATED;
+    return gemm__is_int8(x_of(form));
+}
+
+static bool is_rotated(enum gemm_factor_form form)
+{
+    return is_int8(form) && form != GEMM_FACTOR_DOWN_INT8;
+}
+
+/* Values of k of a `down`. */
+static size_t whole_k(const struct gemm_factor *f)
+{
+    return gemm__whole_blocks(x_of(f->form), f->n_cols);
 }
 
 enum gemm_factor_form gemm_up_form(enum gemm_precision p)
@@ -47,10 +78,11 @@ static size_t panel_bytes(const struct gemm_factor *f)
     case GEMM_FACTOR_ROWS:
         break;
     case GEMM_FACTOR_DOWN_BF16:
-        return gemm__whole_blocks(f->n_cols) * KERN_DOWN_PANEL * sizeof(uint16_t);
+        return whole_k(f) * KERN_DOWN_PANEL * sizeof(uint16_t);
     case GEMM_FACTOR_DOWN_INT8:
     case GEMM_FACTOR_DOWN_ROTATED:
-        return gemm__whole_blocks(f->n_cols) / KERN_INT8_BLOCK * RECORD;
+    case GEMM_FACTOR_DOWN_WHOLE:
+        return whole_k(f) / KERN_INT8_BLOCK * RECORD;
     case GEMM_FACTOR_UP_BF16:
         return even(f->n_rows) * KERN_PANEL * sizeof(uint16_t);
     }
@@ -104,20 +136,20 @@ static char *record_of(const struct gemm_factor *f, const void *data, size_t row
 static void pack_int8(const struct kern_table *k, const struct gemm_factor *f, size_t row,
                       size_t col, size_t n, const float *v, void *out)
 {
-    const size_t at = row % KERN_DOWN_PANEL, n_whole = gemm__whole_blocks(n);
-    const bool is_rotated = f->form == GEMM_FACTOR_DOWN_ROTATED;
+    const size_t at = row % KERN_DOWN_PANEL, n_whole = gemm__whole_blocks(x_of(f->form), n);
+    const unsigned rotation = gemm__rotation(x_of(f->form));
     struct kern_int8 block[PIECE / KERN_INT8_BLOCK];
     float whole[PIECE] = {0};
 
     memcpy(whole, v, n * sizeof(*v));
-    if (is_rotated)
-        k->hadamard(n_whole, whole, whole);
+    if (is_rotated(f->form))
+        k->hadamard(n_whole, rotation, whole, whole);
     k->to_int8(n_whole, whole, block);
-    for (size_t b = 0; b * KERN_INT8_BLOCK < n; b++) {
+    for (size_t b = 0; b * KERN_INT8_BLOCK < n_whole; b++) {
         char *record = record_of(f, out, row, col + b * KERN_INT8_BLOCK);
         unsigned char *q = (unsigned char *)record + KERN_DOWN_PANEL * sizeof(float) + at * 4;
 
-        block[b].scale /= is_rotated ? KERN_INT8_BLOCK : 1; /* H H = 32 I */
+        block[b].scale /= is_rotated(f->form) ? (float)rotation : 1.0f; /* H H = rotation I */
         memcpy(record + at * sizeof(float), &block[b].scale, sizeof(float));
         for (size_t i = 0; i < KERN_INT8_BLOCK; i++)
             q[i / 4 * 4 * KERN_DOWN_PANEL + i % 4] = (unsigned char)(block[b].q[i] + 128);
@@ -164,13 +196,14 @@ static float int8_value(const struct gemm_factor *f, size_t row, size_t col)
 static size_t rotated_values(const struct kern_table *k, const struct gemm_factor *f, size_t row,
                              size_t col, size_t n, float *out)
 {
-    const size_t at = col % KERN_INT8_BLOCK;
-    const size_t m = n < KERN_INT8_BLOCK - at ? n : KERN_INT8_BLOCK - at;
-    float v[KERN_INT8_BLOCK];
+    const unsigned rotation = gemm__rotation(x_of(f->form));
+    const size_t at = col % rotation;
+    const size_t m = n < rotation - at ? n : rotation - at;
+    float v[KERN_WHOLE_UNIT];
 
-    for (size_t i = 0; i < KERN_INT8_BLOCK; i++)
+    for (size_t i = 0; i < rotation; i++)
         v[i] = int8_value(f, row, col - at + i);
-    k->hadamard(KERN_INT8_BLOCK, v, v);
+    k->hadamard(rotation, rotation, v, v);
     memcpy(out, v + at, m * sizeof(*out));
     return m;
 }
@@ -186,7 +219,7 @@ void gemm_factor_row(const struct kern_table *k, const struct gemm_factor *f, si
     }
     for (size_t i = 0, m; i < n; i += m) {
         m = 1;
-        if (f->form == GEMM_FACTOR_DOWN_ROTATED)
+        if (is_rotated(f->form))
             m = rotated_values(k, f, row, first + i, n - i, out + i);
         else if (f->form == GEMM_FACTOR_DOWN_INT8)
             out[i] = int8_value(f, row, first + i);
@@ -210,7 +243,7 @@ static void down_rows(const struct kern_table *k, struct kern_factor *f,
 void gemm_down(const struct kern_table *k, const struct gemm_factor *down, size_t row0, size_t n,
                const float *x, const void *typed_x, const struct gemm_factor *next, float *t)
 {
-    const size_t n_k = gemm__whole_blocks(down->n_cols);
+    const size_t n_k = whole_k(down);
     struct kern_factor f = {.n_rows = n,
                             .n_k = n_k,
                             .n_cols = down->n_rows,
@@ -223,7 +256,7 @@ void gemm_down(const struct kern_table *k, const struct gemm_factor *down, size_
     if (down->form == GEMM_FACTOR_ROWS) {
         down_rows(k, &f, down, x + row0 * down->n_cols);
     } else if (is_int8(down->form)) {
-        f.ldx = gemm__x_stride(k, GEMM_INT8, n_k);
+        f.ldx = gemm__x_stride(k, x_of(down->form), n_k);
         f.x_int8 = (const struct kern_int8 *)typed_x + row0 * f.ldx;
         k->down_int8(&f);
     } else {

@@ -21,6 +21,7 @@ enum gemm_factor_form {
     GEMM_FACTOR_DOWN_BF16, /* panels, as kern.h's down_bf16, down_int8 and up_bf16 want them */
     GEMM_FACTOR_DOWN_INT8,
     GEMM_FACTOR_DOWN_ROTATED, /* the same for x of GEMM_INT8_ROTATED */
+    GEMM_FACTOR_DOWN_WHOLE,   /* of GEMM_INT8_WHOLE */
     GEMM_FACTOR_UP_BF16
 };
 

@@ -31,6 +31,7 @@ enum {
     PIECE_ROWS = 144,
     TILES_PIECE_ROWS = 160,
     TILES_PIECE_ALONE = 256,
+    LINE = 64,
     ROOM_MIN_BYTES = 64 << 10,
     ASK_BYTES = 1 << 10
 };
@@ -38,6 +39,11 @@ enum {
 enum gemm_precision gemm_bf16_at(unsigned levels)
 {
     return kern_has_bf16(levels) ? GEMM_BF16 : GEMM_BF16_WEIGHTS;
+}
+
+enum gemm_precision gemm_int8_at(const struct kern_table *k)
+{
+    return k->gemm_int8_tiles ? GEMM_INT8_WHOLE : GEMM_INT8_ROTATED;
 }
 
 bool gemm_is_typed(enum gemm_precision p)
@@ -52,7 +58,7 @@ static enum gemm_precision precision_of(enum tensor_type type, enum gemm_precisi
         return GEMM_EXACT;
     if (!tensor_type_is_quantised(type))
         return asked;
-    return asked == GEMM_BF16 ? GEMM_EXACT : asked == GEMM_INT8_ROTATED ? GEMM_INT8 : asked;
+    return gemm__is_int8(asked) ? GEMM_INT8 : GEMM_EXACT;
 }
 
 /* As what its values are kept. */
@@ -63,9 +69,14 @@ static enum tensor_type type_of(enum tensor_type type, enum gemm_precision asked
     return asked == GEMM_BF16_WEIGHTS && is_wide ? TENSOR_BF16 : type;
 }
 
-size_t gemm__whole_blocks(size_t n_in)
+static size_t whole(size_t n, size_t unit)
 {
-    return (n_in + KERN_INT8_BLOCK - 1) / KERN_INT8_BLOCK * KERN_INT8_BLOCK;
+    return (n + unit - 1) / unit * unit;
+}
+
+size_t gemm__whole_blocks(enum gemm_precision p, size_t n_in)
+{
+    return whole(n_in, gemm__rotation(p));
 }
 
 /* Blocks of nearly equal length: 576 is 2 x 288, not 384 + 192. Typed panels are never widened, and
@@ -76,7 +87,7 @@ size_t gemm__k_block(enum gemm_precision p, bool is_quantised, size_t n_k)
     const size_t n_blocks = (n_k + most - 1) / most;
     const size_t even = n_blocks ? (n_k + n_blocks - 1) / n_blocks : 0;
 
-    return (even + K_UNIT - 1) / K_UNIT * K_UNIT;
+    return whole(even, p == GEMM_INT8_WHOLE ? KERN_WHOLE_UNIT : K_UNIT);
 }
 
 /* In a room, large weights share large pages; small ones would gain nothing, and have bounds
@@ -95,7 +106,7 @@ static struct gemm_weight *alloc_weight(const struct kern_table *k, enum gemm_pr
                                         bool is_quantised, size_t n_in)
 {
     const bool is_one = p == GEMM_BF16 && k->has_tiles;
-    const size_t n_k = p == GEMM_EXACT ? n_in : gemm__whole_blocks(n_in);
+    const size_t n_k = p == GEMM_EXACT ? n_in : gemm__whole_blocks(p, n_in);
     const size_t k_block = is_one ? n_k : gemm__k_block(p, is_quantised, n_k);
     const size_t n_blocks = k_block ? (n_k + k_block - 1) / k_block : 1;
     struct gemm_weight *w = core_calloc(1, sizeof(*w) + (n_blocks + 1) * sizeof(w->block_at[0]));
@@ -107,6 +118,23 @@ static struct gemm_weight *alloc_weight(const struct kern_table *k, enum gemm_pr
     w->k_block = k_block;
     w->n_blocks = n_blocks;
     return w;
+}
+
+static void set_products(struct gemm_weight *w, const struct kern_table *k)
+{
+    const bool is_whole = w->precision == GEMM_INT8_WHOLE;
+
+    w->gemm = is_whole                      ? k->gemm_int8_whole
+              : gemm__is_int8(w->precision) ? k->gemm_int8
+              : w->precision == GEMM_BF16   ? k->gemm_bf16
+                                            : k->gemm;
+    w->gemm_many = w->gemm;
+    if (is_whole && k->gemm_int8_tiles) {
+        w->gemm_many = k->gemm_int8_tiles;
+        w->many_min = k->int8_tiles_min;
+    }
+    w->widen = k->widen;
+    w->has_tiles = k->has_tiles && (w->precision == GEMM_BF16 || is_whole);
 }
 
 /* All but its bytes. */
@@ -131,10 +159,7 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
     w->n_out = t->dim[0];
     w->n_in = t->dim[1];
     w->type = type_of(t->type, precision);
-    w->gemm = gemm__is_int8(w->precision) ? k->gemm_int8
-              : w->precision == GEMM_BF16 ? k->gemm_bf16
-                                          : k->gemm;
-    w->widen = k->widen;
+    set_products(w, k);
     w->x_stride = gemm__x_stride(k, w->precision, w->n_in);
     fits = k->level || w->precision != GEMM_EXACT ? gemm__panel_sizes(w) : gemm__blas_sizes(w);
     if (!fits) {
@@ -143,8 +168,8 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
     }
     for (size_t i = 0; i <= w->n_blocks; i++)
         w->block_at[i] = kern_panel_bytes(&w->panel, i < w->n_blocks ? i * w->k_block : w->n_k);
-    w->reads_pairs = k->int8_pairs && gemm__is_int8(w->precision) && !kern_is_packed(w->panel.type);
-    w->has_tiles = w->precision == GEMM_BF16 && k->has_tiles;
+    w->reads_pairs = k->int8_pairs && gemm__is_int8(w->precision) &&
+                     w->precision != GEMM_INT8_WHOLE && !kern_is_packed(w->panel.type);
     w->ahead_min = gemm__is_int8(w->precision) || w->has_tiles ? 1 : 2;
     w->fused_max = is_quant && w->precision == GEMM_EXACT ? k->quant_max : SIZE_MAX;
     *out = w;
@@ -260,7 +285,7 @@ enum gemm_precision gemm_precision(const struct gemm_weight *w)
 
 bool gemm_begins_with_bias(const struct gemm_weight *w)
 {
-    return w->has_tiles;
+    return w->has_tiles && w->precision == GEMM_BF16;
 }
 
 bool gemm_reads_pairs(const struct gemm_weight *w)
@@ -268,11 +293,31 @@ bool gemm_reads_pairs(const struct gemm_weight *w)
     return w->reads_pairs;
 }
 
+/* Of a row of GEMM_INT8_WHOLE: where its bytes begin. */
+static size_t bytes_at(size_t n_k)
+{
+    return whole(n_k / KERN_INT8_BLOCK * sizeof(struct kern_int8), LINE);
+}
+
+/* Bytes of such a row: whole blocks, and an odd number of lines. */
+static size_t whole_bytes(size_t n_k)
+{
+    enum { UNIT = 3 * LINE };
+    const size_t k_block = gemm__k_block(GEMM_INT8_WHOLE, false, n_k);
+    const size_t n_scales = k_block ? (n_k + k_block - 1) / k_block : 0;
+    const size_t n = bytes_at(n_k) + n_k + n_scales * sizeof(struct kern_int8_whole);
+
+    _Static_assert(UNIT == 4 * sizeof(struct kern_int8), "blocks in lines");
+    return (whole(n, UNIT) / UNIT | 1) * UNIT;
+}
+
 size_t gemm__x_stride(const struct kern_table *k, enum gemm_precision p, size_t n_in)
 {
-    const size_t n = gemm__whole_blocks(n_in), n_blocks = n / KERN_INT8_BLOCK,
+    const size_t n = gemm__whole_blocks(p, n_in), n_blocks = n / KERN_INT8_BLOCK,
                  block = sizeof(struct kern_int8);
 
+    if (p == GEMM_INT8_WHOLE)
+        return whole_bytes(n) / block;
     if (!gemm__is_int8(p)) /* so many values of bf16 are a line of 64 bytes */
         return k->has_tiles && n_blocks % 2 == 0 ? n + KERN_INT8_BLOCK : n;
     if (!k->int8_pairs)
@@ -306,8 +351,30 @@ static void make_rotated(const struct kern_table *k, size_t n, const float *x,
     for (size_t i = 0; i < n; i += PIECE) {
         const size_t m = n - i < PIECE ? n - i : PIECE;
 
-        k->hadamard(m, x + i, piece);
+        k->hadamard(m, KERN_INT8_BLOCK, x + i, piece);
         k->to_int8(m, piece, out + i / KERN_INT8_BLOCK);
+    }
+}
+
+/* A block of k at a time; what is behind n is 0. */
+static void make_whole(const struct kern_table *k, size_t n, const float *x, void *out)
+{
+    const size_t n_k = gemm__whole_blocks(GEMM_INT8_WHOLE, n);
+    const size_t k_block = gemm__k_block(GEMM_INT8_WHOLE, false, n_k);
+    _Alignas(64) float piece[KERN_WHOLE_MAX];
+    struct kern_int8 *blocks = out;
+    int8_t *bytes = (int8_t *)out + bytes_at(n_k);
+    struct kern_int8_whole *scale = (struct kern_int8_whole *)(void *)(bytes + n_k);
+
+    for (size_t i = 0; i < n_k; i += k_block, scale++) {
+        const size_t m = n_k - i < k_block ? n_k - i : k_block, n_x = n - i < m ? n - i : m;
+
+        if (n_x < m) {
+            memcpy(piece, x + i, n_x * sizeof(*x));
+            memset(piece + n_x, 0, (m - n_x) * sizeof(*piece));
+        }
+        k->hadamard(m, KERN_WHOLE_UNIT, n_x < m ? piece : x + i, piece);
+        k->to_int8_whole(m, piece, blocks + i / KERN_INT8_BLOCK, bytes + i, scale);
     }
 }
 
@@ -329,6 +396,10 @@ void gemm_make_x(const struct kern_table *k, enum gemm_precision p, size_t n_in,
     float last[KERN_INT8_BLOCK] = {0};
 
     assert(p != GEMM_EXACT);
+    if (p == GEMM_INT8_WHOLE) {
+        make_whole(k, n_in, x, out);
+        return;
+    }
     make_x(k, p, n, x, out);
     if (n == n_in)
         return;
@@ -339,7 +410,7 @@ void gemm_make_x(const struct kern_table *k, enum gemm_precision p, size_t n_in,
 
 void gemm_make_pairs(const struct kern_table *k, size_t n_in, void *row)
 {
-    const size_t n_k = gemm__whole_blocks(n_in);
+    const size_t n_k = gemm__whole_blocks(GEMM_INT8, n_in);
 
     k->int8_pairs(n_k / KERN_INT8_BLOCK, row, pairs_behind(row, n_k));
 }
@@ -362,6 +433,14 @@ static void set_x(const struct gemm_weight *w, const struct gemm_args *a, size_t
         g->x = a->x + row0 * a->ldx + k;
     } else if (w->precision == GEMM_BF16) {
         g->x_bf16 = (const uint16_t *)a->typed_x + row0 * stride + k;
+    } else if (w->precision == GEMM_INT8_WHOLE) {
+        const char *row = (const char *)a->typed_x + row0 * stride * sizeof(struct kern_int8);
+
+        g->x_bytes = (const int8_t *)row + bytes_at(w->n_k) + k;
+        g->x_whole =
+            (const struct kern_int8_whole *)(const void *)(row + bytes_at(w->n_k) + w->n_k);
+        g->x_whole += w->k_block ? k / w->k_block : 0;
+        g->whole_step = stride * sizeof(struct kern_int8);
     } else {
         const struct kern_int8 *row = (const struct kern_int8 *)a->typed_x + row0 * stride;
         const size_t block = k / KERN_INT8_BLOCK;
@@ -424,7 +503,7 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
             w->widen(&part, g.n_k, g.w, a->scratch);
             g.w = a->scratch;
         }
-        w->gemm(&g);
+        (n_rows < w->many_min ? w->gemm : w->gemm_many)(&g);
         g.is_first = false;
     }
 }
@@ -459,6 +538,8 @@ static size_t bytes_read(const struct gemm_weight *w)
         return w->n_in * sizeof(float);
     if (w->precision == GEMM_BF16)
         return w->n_k * sizeof(uint16_t);
+    if (w->precision == GEMM_INT8_WHOLE)
+        return w->n_k;
     return n_blocks * (w->reads_pairs ? sizeof(struct kern_int8_pairs) : sizeof(struct kern_int8));
 }
 

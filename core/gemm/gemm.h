@@ -18,6 +18,9 @@
  *               neighbours over all 32 and leaves products as they are (as QuaRot does, Ashkboos
  *               et al. 2024). So a weight does with one scale for up to 1,024 values of a row;
  *               x has one for 32. For quantised weights it is GEMM_INT8.
+ *   GEMM_INT8_WHOLE  the same, but that both are rotated by 64 values, and x too has one scale for
+ *               a block of k: so integers are summed over all of it, which tiles of AMX can do at
+ *               twice their rate of bf16
  *
  * Their bits are the same at every level, portable included, but for GEMM_BF16 with AMX, which
  * adds in another order (core/kern/kern.h). Without a typed x, for CPUs that multiply bf16 no
@@ -53,12 +56,16 @@ enum gemm_precision {
     GEMM_BF16,
     GEMM_INT8,
     GEMM_INT8_ROTATED,
+    GEMM_INT8_WHOLE,
     GEMM_BF16_WEIGHTS,
     GEMM_N_PRECISIONS
 };
 /* How to round to bf16 at these levels (enum kern_level): GEMM_BF16 where an instruction makes it
  * faster than f32, else GEMM_BF16_WEIGHTS. */
 enum gemm_precision gemm_bf16_at(unsigned levels);
+/* The 8 bits of a model without quantised weights: GEMM_INT8_ROTATED, or GEMM_INT8_WHOLE where
+ * there are tiles for it. */
+enum gemm_precision gemm_int8_at(const struct kern_table *k);
 /* Whether weights of it are multiplied with typed x, if not all are quantised. */
 bool gemm_is_typed(enum gemm_precision p);
 

@@ -14,8 +14,8 @@
 enum {
     GEMM__BLAS_COLS = 64, /* a widened block of OpenBLAS's: 64 outputs x 1024 inputs */
     GEMM__BLAS_K = 1024,
-    GEMM__TYPED_K_MAX = 1024, /* values of the longest block of k with typed x */
-    GEMM__QUANT_MAX = 256     /* values in the largest quantised block */
+    GEMM__TYPED_K_MAX = KERN_WHOLE_MAX, /* values of the longest block of k with typed x */
+    GEMM__QUANT_MAX = 256               /* values in the largest quantised block */
 };
 
 struct gemm_weight {
@@ -38,6 +38,8 @@ struct gemm_weight {
     bool reads_pairs;
     bool has_tiles; /* its products are of tiles */
     void (*gemm)(const struct kern_gemm *g);
+    void (*gemm_many)(const struct kern_gemm *g); /* the same bits, from many_min rows on */
+    size_t many_min;
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);
 
     size_t k_block, n_blocks; /* values of k of each block, the last of which may be shorter */
@@ -45,9 +47,11 @@ struct gemm_weight {
 };
 
 /* Values of a row of typed x. */
-size_t gemm__whole_blocks(size_t n_in);
+size_t gemm__whole_blocks(enum gemm_precision p, size_t n_in);
 /* From row to row of typed x, in bf16 values or blocks. Behind a row's blocks stand its pairs, if
- * the level has them; with tiles, behind an even number of lines of bf16 one that nobody reads. */
+ * the level has them; of GEMM_INT8_WHOLE, from a line of memory on, its bytes and then a struct
+ * kern_int8_whole for each block of k. Rows for tiles are an odd number of lines apart: behind an
+ * even number stands one that nobody reads. */
 size_t gemm__x_stride(const struct kern_table *k, enum gemm_precision p, size_t n_in);
 /* The blocks of k in which a product of n_k values is computed; the last one may be shorter. */
 size_t gemm__k_block(enum gemm_precision p, bool is_quantised, size_t n_k);
@@ -56,7 +60,12 @@ size_t gemm__k_block(enum gemm_precision p, bool is_quantised, size_t n_k);
 size_t gemm__rows_alike(size_t n_rows, size_t most, size_t unit);
 static inline bool gemm__is_int8(enum gemm_precision p)
 {
-    return p == GEMM_INT8 || p == GEMM_INT8_ROTATED;
+    return p == GEMM_INT8 || p == GEMM_INT8_ROTATED || p == GEMM_INT8_WHOLE;
+}
+/* So many values of k are rotated together. */
+static inline unsigned gemm__rotation(enum gemm_precision p)
+{
+    return p == GEMM_INT8_WHOLE ? KERN_WHOLE_UNIT : KERN_INT8_BLOCK;
 }
 /* Sets w->panel and sizes; w->n_out, n_in, n_k, type and precision are set. False if they are too
  * large. */

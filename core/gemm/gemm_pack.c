@@ -24,7 +24,7 @@ static struct kern_panel panel_of(enum tensor_type type, enum gemm_precision pre
 
     if (precision == GEMM_BF16)
         return (struct kern_panel){.type = KERN_PANEL_BF16_PAIRS};
-    if (precision == GEMM_INT8_ROTATED)
+    if (precision == GEMM_INT8_ROTATED || precision == GEMM_INT8_WHOLE)
         return (struct kern_panel){.type = KERN_PANEL_Q8_LONG,
                                    .group = (unsigned)gemm__k_block(precision, false, n_k)};
     if (precision == GEMM_INT8) {
@@ -266,12 +266,12 @@ static float largest(const float *v, size_t n)
 
 /* A block of k becomes one group: its scale, then its integers, into column j of a record. Scale
  * and integers are as to_int8() makes them, also of what is not finite and of next to nothing. */
-static void pack_long(const float *v, size_t n, float *record, size_t j)
+static void pack_long(const float *v, size_t n, unsigned rotation, float *record, size_t j)
 {
     const float max = largest(v, n), inverse = max >= 1e-30f ? 127.0f / max : 0.0f;
     uint32_t *words = (uint32_t *)(void *)(record + KERN_PANEL);
 
-    record[j] = max < 1e-30f ? 0.0f : max / 127.0f / KERN_INT8_BLOCK; /* H H = 32 I */
+    record[j] = max < 1e-30f ? 0.0f : max / 127.0f / (float)rotation; /* H H = rotation I */
     for (size_t i = 0; i < n; i += 8, words += 2 * KERN_PANEL) {
         int8_t q[8] = {0};
 
@@ -281,10 +281,11 @@ static void pack_long(const float *v, size_t n, float *record, size_t j)
     }
 }
 
-/* Float weights to 8 bits, each 32 values of k rotated as those of x are. */
+/* Float weights to 8 bits, values of k rotated as those of x are. */
 static void pack_rotated(const struct gemm_weight *w, const struct kern_table *k,
                          const struct tensor *t, size_t j, char *panel)
 {
+    const unsigned rotation = gemm__rotation(w->precision);
     float v[GEMM__TYPED_K_MAX];
 
     for (size_t i = 0; i < w->n_k; i += w->panel.group) {
@@ -293,8 +294,8 @@ static void pack_rotated(const struct gemm_weight *w, const struct kern_table *k
 
         memset(v + n, 0, (n_k - n) * sizeof(*v));
         tensor_to_f32(t, j * w->n_in + i, n, v);
-        k->hadamard(n_k, v, v);
-        pack_long(v, n_k, (float *)(void *)(panel + kern_panel_bytes(&w->panel, i)),
+        k->hadamard(n_k, rotation, v, v);
+        pack_long(v, n_k, rotation, (float *)(void *)(panel + kern_panel_bytes(&w->panel, i)),
                   j % KERN_PANEL);
     }
 }

@@ -24,12 +24,12 @@ static bool has_avxvnni(void)
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
 }
 
-/* CPUID leaf 7, EDX: tiles and their products of bf16. The system saves a process's tiles from when
- * it has been asked to: for all threads that this one begins. */
+/* CPUID leaf 7, EDX: tiles and their products of bf16 and of bytes. The system saves a process's
+ * tiles from when it has been asked to: for all threads that this one begins. */
 static bool has_amx(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
-    const unsigned all = 1u << 22 | 1u << 24;
+    const unsigned all = 1u << 22 | 1u << 24 | 1u << 25;
     unsigned a, b, c, d;
 
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & all) == all &&

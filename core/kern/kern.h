@@ -139,9 +139,17 @@ struct kern_int8 {
     int8_t q[KERN_INT8_BLOCK];
 };
 
-/* The same block as pairs of 16 bits, for levels that multiply these, each q + 128: of bytes 4 i to
- * 4 i + 3 of q the first and the third, and the second and the fourth. gemm_int8's sums of a block
- * begin with so much there, less 128 times the sum of its bytes of w. */
+/* A block of k of a row of x as integers with one scale. Its values stand elsewhere without gaps,
+ * in the order of q[] above. */
+struct kern_int8_whole {
+    float scale;
+    int32_t offset; /* -128 * their sum */
+};
+enum { KERN_WHOLE_UNIT = 64, KERN_WHOLE_MAX = 1024 }; /* values of k: a multiple; at most so many */
+
+/* A struct kern_int8 as pairs of 16 bits, for levels that multiply these, each q + 128: of bytes 4
+ * i to 4 i + 3 of q the first and the third, and the second and the fourth. gemm_int8's sums of a
+ * block begin with so much there, less 128 times the sum of its bytes of w. */
 enum { KERN_PAIRS_BEGIN = 128 * 255 * KERN_INT8_BLOCK };
 struct kern_int8_pairs {
     uint32_t first[KERN_INT8_BLOCK / 4], second[KERN_INT8_BLOCK / 4];
@@ -167,6 +175,11 @@ struct kern_gemm {
      * NULL: the same bits, later. */
     const struct kern_int8_pairs *x_pairs;
     size_t pairs_step;
+    /* Of gemm_int8_whole(), in place of x_int8: what to_int8_whole() makes of n_k values,
+     * whole_step bytes from row to row. */
+    const int8_t *x_bytes;
+    const struct kern_int8_whole *x_whole;
+    size_t whole_step;
     struct kern_panel panel;
     const void *w; /* 64-byte aligned, as struct kern_panel says */
     /* In place of w and ahead, of an F32, F16, BF16 or BF16_PAIRS panel: its parts, of which the
@@ -315,10 +328,14 @@ struct kern_table {
     void (*to_int8)(size_t n, const float *x, struct kern_int8 *out);
     /* NULL where gemm_int8 reads blocks alone. */
     void (*int8_pairs)(size_t n_blocks, const struct kern_int8 *x, struct kern_int8_pairs *out);
-    /* y = H x of each 32 values, n a multiple of it, H[i][j] = (-1)^(bits of i & j): Sylvester's
-     * Hadamard matrix, H H = 32 I. In five stages, for h = 1, 2, 4, 8, 16 each pair (v[j], v[j +
-     * h]) becomes (v[j] + v[j + h], v[j] - v[j + h]). y may be x. */
-    void (*hadamard)(size_t n, const float *x, float *y);
+    /* Of n values at once, a multiple of KERN_WHOLE_UNIT, at most KERN_WHOLE_MAX: one scale. The
+     * blocks are as to_int8() makes them but for that; bytes[n] and *whole say the same. */
+    void (*to_int8_whole)(size_t n, const float *x, struct kern_int8 *blocks, int8_t *bytes,
+                          struct kern_int8_whole *whole);
+    /* y = H x of each `length` values, 32 or 64, n a multiple of it, H[i][j] = (-1)^(bits of i &
+     * j): Sylvester's Hadamard matrix, H H = length I. In stages, for h = 1, 2, 4 .. length / 2
+     * each pair (v[j], v[j + h]) becomes (v[j] + v[j + h], v[j] - v[j + h]). y may be x. */
+    void (*hadamard)(size_t n, unsigned length, const float *x, float *y);
     /* to_bf16() of rows: x [n_rows, n], row stride ldx; out [n_rows, n] without gaps. */
     void (*rows_to_bf16)(size_t n_rows, size_t n, const float *x, size_t ldx, uint16_t *out);
     /* Rows x [n_k, KERN_PANEL] as a BF16_PAIRS panel: out[n_k / 2, rounded up][KERN_PANEL][2], each
@@ -334,14 +351,14 @@ struct kern_table {
      * product added with one rounding; then s = s + (even + odd), both additions rounded: what
      * tdpbf16ps does. */
     void (*gemm_bf16)(const struct kern_gemm *g);
-    /* gemm_bf16's are products of tiles. A row alone had better be given what comes next of a
-     * weight then, for it reads faster than the processor's own prefetching, which does better
-     * elsewhere; rows of x had better be an odd number of lines apart, because 16 of them are read
-     * at once; and all of k in one call. */
+    /* There are tiles: gemm_bf16's products are theirs. A row alone had better be given what comes
+     * next of a weight then, for it reads faster than the processor's own prefetching, which does
+     * better elsewhere; rows of x had better be an odd number of lines apart, because 16 of them
+     * are read at once; and all of k in one call. */
     bool has_tiles;
-    /* NULL, or what a thread that has called gemm_bf16() calls when it has no more for it to do for
-     * a while: its tiles stay set from product to product, and of a thread that has some the system
-     * saves and loads 8 KiB more. */
+    /* NULL, or what a thread that has called gemm_bf16() or gemm_int8_tiles() calls when it has no
+     * more for them to do for a while: its tiles stay set from product to product, and of a thread
+     * that has some the system saves and loads 8 KiB more. */
     void (*rest)(void);
     /* gemm over x_int8 and a Q8_QUADS, Q6, Q5 or Q4 panel, n_k in whole blocks. d = sum q_x q_w of
      * a group of the panel is exact; s = d * (scale_w * scale_x) + s, and with minima
@@ -349,6 +366,13 @@ struct kern_table {
      * the rest once. Of a Q8_LONG panel d is of a block of x, s = d * scale_x + s, and the last s
      * is multiplied by scale_w. */
     void (*gemm_int8)(const struct kern_gemm *g);
+    /* gemm over x_bytes, x_whole and a Q8_LONG panel, n_k a multiple of KERN_WHOLE_UNIT and one
+     * group: d = sum q_x q_w is exact, and so is (float)d; then (d * scale_x) * scale_w, each
+     * product rounded. */
+    void (*gemm_int8_whole)(const struct kern_gemm *g);
+    /* NULL, or the same by tiles, which are faster from so many rows on. */
+    void (*gemm_int8_tiles)(const struct kern_gemm *g);
+    size_t int8_tiles_min;
 
     /* Low-rank factors: few outputs of many k, then many outputs of few k. Of typed rows the same
      * bits at every level.

@@ -224,6 +224,86 @@ static void gemm_bf16(const struct kern_gemm *g)
         pairs_rows(g, n_whole, n_rest, false, &tail);
 }
 
+/* ---- 8 bits ---- */
+
+enum { BYTES_K = KERN_WHOLE_UNIT };
+
+/* The sums of a block of rows as numbers: y. */
+INLINE void bytes_store(const struct kern_gemm *g, size_t row, size_t n_rows,
+                        const int32_t sums[PAIRS_ROWS][KERN_PANEL])
+{
+    const float *scale = g->w;
+
+    for (size_t r = 0; r < n_rows; r++) {
+        const struct kern_int8_whole *x = kern__whole(g, row + r);
+        const vi offset = v_set1_int(x->offset);
+        const vf sx = v_set1(x->scale);
+
+        for (size_t c = 0; c < g->n_cols; c += VN) {
+            const vi d = v_load_words((const uint32_t *)&sums[r][c]);
+            const vf s = v_mul(v_from_int(_mm256_add_epi32(d, offset)), sx);
+
+            vec_store(g, row + r, c, v_mul(s, v_load(scale + c)));
+        }
+    }
+}
+
+/* n_rows rows from `row` on, the number whose shapes are set. */
+INLINE void bytes_rows(const struct kern_gemm *g, size_t row, size_t n_rows, bool has_two)
+{
+    const size_t ahead_row = g->n_ahead / g->n_rows, ldx = g->whole_step, ldw = KERN_PANEL * 4;
+    const size_t share = ahead_row * n_rows / (g->n_k / BYTES_K + 1) + 1;
+    const int8_t *x = g->x_bytes + row * ldx;
+    const char *w = (const char *)g->w + KERN_PANEL * sizeof(float);
+    const char *ahead = (const char *)g->ahead + ahead_row * row;
+    _Alignas(64) int32_t sums[PAIRS_ROWS][KERN_PANEL];
+
+    sums_zero(has_two);
+    for (size_t k = 0; k < g->n_k; k += BYTES_K, w += BYTES_K * KERN_PANEL, ahead += share) {
+        _tile_loadd(6, w, ldw);
+        _tile_loadd(7, w + ldw / 2, ldw);
+        _tile_loadd(4, x + k, ldx);
+        _tile_dpbsud(0, 4, 6);
+        _tile_dpbsud(1, 4, 7);
+        if (has_two) {
+            _tile_loadd(5, x + k + TILE_ROWS * ldx, ldx);
+            _tile_dpbsud(2, 5, 6);
+            _tile_dpbsud(3, 5, 7);
+        }
+        ask(ahead, share);
+        for (size_t r = k / BYTES_K * SUMS_ASKED; r < (k / BYTES_K + 1) * SUMS_ASKED && r < n_rows;
+             r++) {
+            PREFETCH_TO_WRITE(g->y + (row + r) * g->ldy);
+            PREFETCH_TO_WRITE(g->y + (row + r) * g->ldy + TILE_ROWS);
+        }
+    }
+    _tile_stored(0, sums[0], sizeof(sums[0]));
+    _tile_stored(1, sums[0] + TILE_ROWS, sizeof(sums[0]));
+    if (has_two) {
+        _tile_stored(2, sums[TILE_ROWS], sizeof(sums[0]));
+        _tile_stored(3, sums[TILE_ROWS] + TILE_ROWS, sizeof(sums[0]));
+    }
+    written(sums);
+    bytes_store(g, row, n_rows, sums);
+}
+
+static void gemm_int8_tiles(const struct kern_gemm *g)
+{
+    const size_t n_whole = g->n_rows / PAIRS_ROWS * PAIRS_ROWS, n_rest = g->n_rows - n_whole;
+    const struct kern_gemm h = kern__whole_gemm(g);
+
+    if (n_whole)
+        pairs_shapes(PAIRS_ROWS);
+    for (size_t row = 0; row < n_whole; row += PAIRS_ROWS)
+        bytes_rows(&h, row, PAIRS_ROWS, true);
+    if (n_rest)
+        pairs_shapes(n_rest);
+    if (n_rest > TILE_ROWS)
+        bytes_rows(&h, n_whole, n_rest, true);
+    else if (n_rest)
+        bytes_rows(&h, n_whole, n_rest, false);
+}
+
 static void rest(void)
 {
     if (shaped_rows)
@@ -234,6 +314,8 @@ static void rest(void)
 void kern__fill_amx(struct kern_table *t)
 {
     t->gemm_bf16 = gemm_bf16;
+    t->gemm_int8_tiles = gemm_int8_tiles;
+    t->int8_tiles_min = TILE_ROWS / 2 + 1; /* fewer have as much from the instruction for bytes */
     t->has_tiles = true;
     t->rest = rest;
 }

@@ -94,6 +94,107 @@ static inline void four_blocks(const float *x, const float *scale, const float *
     store_sums(_mm_loadu_ps(scale), q, out);
 }
 
+/* ---- one scale for a block of k ---- */
+
+static void to_int8_whole(size_t n, const float *x, struct kern_int8 *blocks, int8_t *bytes,
+                          struct kern_int8_whole *whole)
+{
+    const size_t n_blocks = n / KERN_INT8_BLOCK, n_last = n_blocks % 4;
+    float scale[4], inverse[4], last[4 * KERN_INT8_BLOCK] = {0};
+    vi max = _mm512_setzero_si512();
+    struct kern_int8 four[4];
+
+    for (size_t k = 0; k < n; k += VN)
+        max = _mm512_max_epi32(max, _mm512_castps_si512(v_abs(v_load(x + k))));
+    kern__int8_scale((uint32_t)_mm512_reduce_max_epi32(max), scale, inverse);
+    for (unsigned i = 1; i < 4; i++) {
+        scale[i] = scale[0];
+        inverse[i] = inverse[0];
+    }
+    if (inverse[0] == 0.0f) /* of what is not finite no integer is made */
+        x = NULL;
+    for (size_t i = 0; i + 4 <= n_blocks; i += 4)
+        four_blocks(x ? x + i * KERN_INT8_BLOCK : last, scale, inverse, blocks + i);
+    if (n_last) {
+        if (x)
+            memcpy(last, x + (n_blocks - n_last) * KERN_INT8_BLOCK, n_last * sizeof(last) / 4);
+        four_blocks(last, scale, inverse, four);
+        memcpy(blocks + n_blocks - n_last, four, n_last * sizeof(*blocks));
+    }
+    kern__int8_bytes(n, blocks, bytes, whole);
+}
+
+enum {
+    WHOLE_ROWS = 8,
+    ALONE_SETS = 2 /* of sums of a row alone, which would be too few chains */
+};
+
+/* Rows row .. row + n_rows - 1, a constant, of the product. Integers may be added in any order. */
+INLINE void whole_tile(const struct kern_gemm *g, unsigned n_rows, size_t row)
+{
+    const unsigned n_sets = n_rows == 1 ? ALONE_SETS : 1;
+    const float *scale = g->w;
+    const char *w = (const char *)(scale + KERN_PANEL);
+    const size_t share = g->n_ahead / g->n_rows * n_rows, n_bytes = KERN_INT8_BLOCK * KERN_PANEL,
+                 ahead_step = n_rows == 1 ? n_bytes : share * KERN_INT8_BLOCK / (g->n_k + 1) + 1;
+    const char *ahead = n_rows == 1 ? w + GROUPS_AHEAD * n_bytes
+                                    : (const char *)g->ahead + g->n_ahead / g->n_rows * row;
+    vi d[WHOLE_ROWS][ALONE_SETS][N_VECS];
+    vf s[WHOLE_ROWS][N_VECS];
+
+    UNROLL
+    for (unsigned r = 0; r < n_rows; r++) {
+        UNROLL
+        for (unsigned i = 0; i < n_sets * N_VECS; i++)
+            d[r][i / N_VECS][i % N_VECS] =
+                v_set1_int(i < N_VECS ? kern__whole(g, row + r)->offset : 0);
+    }
+    for (size_t k = 0; k < g->n_k; k += KERN_INT8_BLOCK, ahead += ahead_step) {
+        const int8_t *x = g->x_bytes + row * g->whole_step + k;
+
+        for (size_t i = 0; i < ahead_step; i += 64)
+            PREFETCH(ahead + i);
+        UNROLL
+        for (unsigned q = 0; q < KERN_INT8_BLOCK; q += 4, w += 4 * KERN_PANEL) {
+            UNROLL
+            for (unsigned r = 0; r < n_rows; r++) {
+                const vx8 four = v_x8(x + r * g->whole_step + q);
+
+                UNROLL
+                for (unsigned c = 0; c < N_VECS; c++)
+                    d[r][q / 4 % n_sets][c] =
+                        v_dot(d[r][q / 4 % n_sets][c],
+                              v_load_words((const uint32_t *)(const void *)w + c * VN), four);
+            }
+        }
+    }
+    UNROLL
+    for (unsigned r = 0; r < n_rows; r++) {
+        const vf sx = v_set1(kern__whole(g, row + r)->scale);
+
+        UNROLL
+        for (unsigned c = 0; c < N_VECS; c++) {
+            if (n_sets > 1)
+                d[r][0][c] = _mm512_add_epi32(d[r][0][c], d[r][1][c]);
+            s[r][c] = v_mul(v_mul(v_from_int(d[r][0][c]), sx), v_load(scale + c * VN));
+        }
+    }
+    tile_store(g, n_rows, N_VECS, row, 0, s);
+}
+
+static void gemm_int8_whole(const struct kern_gemm *g)
+{
+    const size_t n_tiles = (g->n_rows + WHOLE_ROWS - 1) / WHOLE_ROWS;
+    const struct kern_gemm h = kern__whole_gemm(g);
+
+    for (size_t i = 0, row = 0, n; i < n_tiles; i++, row += n) {
+        n = (g->n_rows - row) / (n_tiles - i);
+#define TILE(n) (n) <= WHOLE_ROWS ? whole_tile(&h, n, row) : (void)0
+        FOR_HEIGHT(n, TILE)
+#undef TILE
+    }
+}
+
 /* ---- many rows ---- */
 
 enum {
@@ -114,6 +215,8 @@ void kern__fill_avx512vnni(struct kern_table *t)
     fill_int8(t);
     t->gemm_int8 = few_or_many;
     t->to_int8 = to_int8_fours;
+    t->to_int8_whole = to_int8_whole;
+    t->gemm_int8_whole = gemm_int8_whole;
     kern__fill_avx512vnnidown(t);
 }
 #endif

@@ -5,6 +5,8 @@
 #ifndef CORE_KERN_KERN_INTERNAL_H
 #define CORE_KERN_KERN_INTERNAL_H
 
+#include <string.h>
+
 #include "core/kern/kern.h"
 
 void kern__fill_portable(struct kern_table *t);
@@ -58,6 +60,38 @@ static inline void kern__int8_sums(struct kern_int8 *b)
 
     b->scaled_sum = b->scale * (float)sum;
     b->offset = -128 * sum;
+}
+
+/* What to_int8_whole() makes of its blocks. */
+static inline void kern__int8_bytes(size_t n, const struct kern_int8 *blocks, int8_t *bytes,
+                                    struct kern_int8_whole *whole)
+{
+    *whole = (struct kern_int8_whole){.scale = n ? blocks->scale : 0.0f};
+    for (size_t i = 0; i < n / KERN_INT8_BLOCK; i++) {
+        memcpy(bytes + i * KERN_INT8_BLOCK, blocks[i].q, KERN_INT8_BLOCK);
+        whole->offset += blocks[i].offset;
+    }
+}
+
+/* Of a row of x. */
+static inline const struct kern_int8_whole *kern__whole(const struct kern_gemm *g, size_t row)
+{
+    return (const void *)((const char *)g->x_whole + row * g->whole_step);
+}
+
+/* *g for gemm_int8_whole(); where there is no k, neither w nor x has a scale to read: zeros. */
+static inline struct kern_gemm kern__whole_gemm(const struct kern_gemm *g)
+{
+    static const float no_scales[KERN_PANEL];
+    static const struct kern_int8_whole no_x;
+    struct kern_gemm h = *g;
+
+    if (h.n_k == 0) {
+        h.w = no_scales;
+        h.x_whole = &no_x;
+        h.whole_step = 0;
+    }
+    return h;
 }
 
 #endif

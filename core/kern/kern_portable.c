@@ -458,44 +458,68 @@ static size_t quad_place(size_t i)
     return i / 8 * 8 + i % 8 / 2 + i % 2 * 4;
 }
 
+/* The bits of the largest |x|. */
+static uint32_t max_bits(size_t n, const float *x)
+{
+    uint32_t bits, max = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        memcpy(&bits, &x[i], sizeof(bits));
+        bits &= 0x7fffffffu; /* as integers, |x| are in order, then Inf, then NaN */
+        max = bits > max ? bits : max;
+    }
+    return max;
+}
+
+static void int8_block(const float *x, float scale, float inverse, struct kern_int8 *out)
+{
+    out->scale = scale;
+    out->sum[0] = out->sum[1] = 0;
+    for (size_t i = 0; i < KERN_INT8_BLOCK; i++) {
+        const int8_t q = inverse != 0.0f ? (int8_t)lrintf(x[i] * inverse) : 0;
+
+        out->q[quad_place(i)] = q;
+        out->sum[i / 16] = (int16_t)(out->sum[i / 16] + q);
+    }
+    kern__int8_sums(out);
+}
+
 static void to_int8(size_t n, const float *x, struct kern_int8 *out)
 {
     for (size_t k = 0; k < n; k += KERN_INT8_BLOCK, out++, x += KERN_INT8_BLOCK) {
-        uint32_t bits, max = 0;
-        float inverse;
+        float scale, inverse;
 
-        for (size_t i = 0; i < KERN_INT8_BLOCK; i++) {
-            memcpy(&bits, &x[i], sizeof(bits));
-            bits &= 0x7fffffffu; /* as integers, |x| are in order, then Inf, then NaN */
-            max = bits > max ? bits : max;
-        }
-        kern__int8_scale(max, &out->scale, &inverse);
-        out->sum[0] = out->sum[1] = 0;
-        for (size_t i = 0; i < KERN_INT8_BLOCK; i++) {
-            const int8_t q = inverse != 0.0f ? (int8_t)lrintf(x[i] * inverse) : 0;
-
-            out->q[quad_place(i)] = q;
-            out->sum[i / 16] = (int16_t)(out->sum[i / 16] + q);
-        }
-        kern__int8_sums(out);
+        kern__int8_scale(max_bits(KERN_INT8_BLOCK, x), &scale, &inverse);
+        int8_block(x, scale, inverse, out);
     }
 }
 
-static void hadamard(size_t n, const float *x, float *y)
+static void to_int8_whole(size_t n, const float *x, struct kern_int8 *blocks, int8_t *bytes,
+                          struct kern_int8_whole *whole)
 {
-    for (size_t k = 0; k < n; k += KERN_INT8_BLOCK) {
-        float v[KERN_INT8_BLOCK];
+    float scale, inverse;
 
-        memcpy(v, x + k, sizeof(v));
-        for (size_t h = 1; h < KERN_INT8_BLOCK; h *= 2)
-            for (size_t i = 0; i < KERN_INT8_BLOCK / 2; i++) {
+    kern__int8_scale(max_bits(n, x), &scale, &inverse);
+    for (size_t k = 0; k < n; k += KERN_INT8_BLOCK)
+        int8_block(x + k, scale, inverse, &blocks[k / KERN_INT8_BLOCK]);
+    kern__int8_bytes(n, blocks, bytes, whole);
+}
+
+static void hadamard(size_t n, unsigned length, const float *x, float *y)
+{
+    for (size_t k = 0; k < n; k += length) {
+        float v[KERN_WHOLE_UNIT];
+
+        memcpy(v, x + k, length * sizeof(*v));
+        for (size_t h = 1; h < length; h *= 2)
+            for (size_t i = 0; i < length / 2; i++) {
                 const size_t j = i / h * 2 * h + i % h;
                 const float a = v[j], b = v[j + h];
 
                 v[j] = a + b;
                 v[j + h] = a - b;
             }
-        memcpy(y + k, v, sizeof(v));
+        memcpy(y + k, v, length * sizeof(*v));
     }
 }
 
@@ -594,6 +618,25 @@ static void gemm_int8(const struct kern_gemm *g)
     }
 }
 
+static void gemm_int8_whole(const struct kern_gemm *g)
+{
+    const struct kern_gemm h = kern__whole_gemm(g);
+    const float *scale = h.w;
+    const unsigned char *q = (const unsigned char *)(scale + KERN_PANEL);
+
+    for (size_t i = 0; i < h.n_rows; i++) {
+        const int8_t *x = h.x_bytes + i * h.whole_step;
+
+        for (size_t j = 0; j < h.n_cols; j++) {
+            int d = 0;
+
+            for (size_t k = 0; k < h.n_k; k++)
+                d += x[quad_place(k)] * panel_int(&h.panel, q, k, j);
+            store(&h, i, j, (float)d * kern__whole(&h, i)->scale * scale[j]);
+        }
+    }
+}
+
 static void down_bf16(const struct kern_factor *f)
 {
     for (size_t i = 0; i < f->n_rows; i++) {
@@ -680,6 +723,8 @@ void kern__fill_portable(struct kern_table *t)
     t->pairs = pairs;
     t->gemm_bf16 = gemm_bf16;
     t->gemm_int8 = gemm_int8;
+    t->to_int8_whole = to_int8_whole;
+    t->gemm_int8_whole = gemm_int8_whole;
     t->down_bf16 = down_bf16;
     t->down_int8 = down_int8;
     t->up_bf16 = up_bf16;

@@ -27,6 +27,7 @@ static void set_place(const struct model *m, const char *dir, struct packed_plac
                                             [GEMM_BF16] = "bf16",
                                             [GEMM_INT8] = "int8",
                                             [GEMM_INT8_ROTATED] = "int8-rotated",
+                                            [GEMM_INT8_WHOLE] = "int8-whole",
                                             [GEMM_BF16_WEIGHTS] = "bf16-weights"};
     const char *const form = gemm_form(&m->kern), *const p = precision[m->precision];
 

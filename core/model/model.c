@@ -33,14 +33,15 @@ static int open_config(struct model *m, const char *path, struct core_err *err)
 
 /* Of one model all 8-bit x is alike: quantised weights take it as it is, and beside them so do
  * floats. */
-static enum gemm_precision precision_for(const struct weights *w, enum gemm_precision asked)
+static enum gemm_precision precision_for(const struct weights *w, const struct kern_table *k,
+                                         enum gemm_precision asked)
 {
     const struct tensor_list *l = weights_tensors(w);
 
     for (size_t i = 0; i < l->n; i++)
         if (tensor_type_is_quantised(l->t[i].type))
             return asked;
-    return asked == GEMM_INT8 ? GEMM_INT8_ROTATED : asked;
+    return asked == GEMM_INT8 ? gemm_int8_at(k) : asked;
 }
 
 /* A model without a tokenizer is served for token inputs; one with a tokenizer that
@@ -68,7 +69,7 @@ int model_open(struct model **out, const char *path, const struct model_options 
     m->precision = opt ? opt->precision : GEMM_EXACT;
     rc = weights_open(&m->weights, path, err);
     if (rc == 0) {
-        m->precision = precision_for(m->weights, m->precision);
+        m->precision = precision_for(m->weights, &m->kern, m->precision);
         rc = open_config(m, path, err);
     }
     if (rc == 0)

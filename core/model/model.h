@@ -290,7 +290,7 @@ void model_close(struct model **m);
 const struct model_config *model_config(const struct model *m);
 const struct kern_table *model_kern(const struct model *m);
 /* Of the base's products; a task's own weights are packed for it too. It is what was asked for, but
- * GEMM_INT8_ROTATED in place of GEMM_INT8 where no tensor of the files is quantised. */
+ * gemm_int8_at() in place of GEMM_INT8 where no tensor of the files is quantised. */
 enum gemm_precision model_precision(const struct model *m);
 const struct tok *model_tok(const struct model *m); /* NULL: served for `tokens` only */
 /* The chat template's text as the files hold it, or NULL. */

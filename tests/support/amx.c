@@ -1,5 +1,6 @@
 /* tests/support/amx.c - see amx.h. Source: Intel 64 and IA-32 Architectures Software Developer's
- * Manual, volume 2: LDTILECFG, TILELOADD, TILERELEASE, TILESTORED, TILEZERO, TDPBF16PS. */
+ * Manual, volume 2: LDTILECFG, TILELOADD, TILERELEASE, TILESTORED, TILEZERO, TDPBF16PS,
+ * TDPBSUD. */
 #include "tests/support/amx.h"
 
 #include <float.h>
@@ -19,6 +20,9 @@ struct tile {
     union {
         uint16_t u16[ROW_BYTES / 2];
         float f32[ROW_BYTES / 4];
+        int32_t i32[ROW_BYTES / 4];
+        int8_t i8[ROW_BYTES];
+        uint8_t u8[ROW_BYTES];
     } row[ROWS];
 };
 static _Thread_local struct tile tiles[N_TILES];
@@ -178,6 +182,16 @@ WITH_FMA static void dot_bf16(struct tile *c, const struct tile *a, const struct
     }
 }
 
+/* Signed bytes of a, unsigned ones of b. */
+static void dot_bytes(struct tile *c, const struct tile *a, const struct tile *b)
+{
+    check_product(c, a, b);
+    for (unsigned m = 0; m < c->n_rows; m++)
+        for (unsigned k = 0; k < a->row_bytes; k++)
+            for (unsigned n = 0; n < c->row_bytes / 4; n++)
+                c->row[m].i32[n] += a->row[m].i8[k] * b->row[k / 4].u8[4 * n + k % 4];
+}
+
 /* False if it is none of those above. */
 static bool compute(const struct instruction *in)
 {
@@ -194,6 +208,8 @@ static bool compute(const struct instruction *in)
         move(t, in, in->prefix == PF2);
     else if (in->opcode == 0x5c && in->prefix == PF3)
         dot_bf16(t, &tiles[in->rm], &tiles[in->vvvv]);
+    else if (in->opcode == 0x5e && in->prefix == PF3)
+        dot_bytes(t, &tiles[in->rm], &tiles[in->vvvv]);
     else
         return false;
     return true;

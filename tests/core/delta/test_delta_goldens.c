@@ -286,11 +286,13 @@ static void check_laid_out(const struct delta_mat *exact, const struct delta_mat
         const float *v = (const float *)exact->data + row * m->n_cols;
         gemm_factor_row(&k, &f, row, 0, m->n_cols, got);
         for (size_t i = 0; i < m->n_cols; i++) {
+            const size_t length = form == GEMM_FACTOR_DOWN_WHOLE ? 64 : 32;
+            const size_t first = i / length * length;
             float all = 0.0f; /* of the block: test_factor.c */
 
-            for (size_t j = i / 32 * 32; j < m->n_cols && j < i / 32 * 32 + 32; j++)
+            for (size_t j = first; j < m->n_cols && j < first + length; j++)
                 all += fabsf(v[j]);
-            if (form == GEMM_FACTOR_DOWN_ROTATED)
+            if (form == GEMM_FACTOR_DOWN_ROTATED || form == GEMM_FACTOR_DOWN_WHOLE)
                 ck_assert_float_le(fabsf(got[i] - v[i]), all / 253.0f);
             else
                 ck_assert_float_eq(got[i], tensor_bf16_to_f32(tensor_f32_to_bf16(v[i])));

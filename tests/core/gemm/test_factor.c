@@ -55,6 +55,7 @@ START_TEST(few_ranks_stay_rows_and_others_are_laid_out_as_the_base_is)
     ck_assert_int_eq(gemm_down_form(GEMM_INT8, 8), GEMM_FACTOR_DOWN_INT8);
     ck_assert_int_eq(gemm_down_form(GEMM_INT8_ROTATED, 8), GEMM_FACTOR_DOWN_ROTATED);
     ck_assert_int_eq(gemm_down_form(GEMM_INT8_ROTATED, 9), GEMM_FACTOR_ROWS);
+    ck_assert_int_eq(gemm_down_form(GEMM_INT8_WHOLE, 8), GEMM_FACTOR_DOWN_WHOLE);
     ck_assert_int_eq(gemm_down_form(GEMM_BF16, 4), GEMM_FACTOR_ROWS);
     ck_assert_int_eq(gemm_down_form(GEMM_BF16, 5), GEMM_FACTOR_DOWN_BF16);
     ck_assert_int_eq(gemm_down_form(GEMM_INT8, 9), GEMM_FACTOR_ROWS);
@@ -66,8 +67,8 @@ START_TEST(few_ranks_stay_rows_and_others_are_laid_out_as_the_base_is)
 END_TEST
 
 /* bf16 is within 2^-9 of a value; an 8-bit block within half a step of its largest. A rotated
- * block's largest is at most the sum of all its values, and 32 half steps of a 32nd of it come
- * back. */
+ * block's largest is at most the sum of all its values, and as many half steps as it has values,
+ * of so small a part of it, come back. */
 START_TEST(packed_values_are_the_rounded_ones)
 {
     static float v[RANK_MAX * N_IN], got[RANK_MAX * N_IN];
@@ -82,9 +83,10 @@ START_TEST(packed_values_are_the_rounded_ones)
 
         read_back(&k, &f, got);
         for (size_t i = 0; i < rank * N_IN; i++) {
-            const size_t block = i / N_IN * N_IN + i % N_IN / 32 * 32;
+            const size_t length = form == GEMM_FACTOR_DOWN_WHOLE ? 64 : 32;
+            const size_t block = i / N_IN * N_IN + i % N_IN / length * length;
             const size_t end =
-                block + 32 < (i / N_IN + 1) * N_IN ? block + 32 : (i / N_IN + 1) * N_IN;
+                block + length < (i / N_IN + 1) * N_IN ? block + length : (i / N_IN + 1) * N_IN;
             float most = 0.0f, all = 0.0f;
 
             for (size_t j = block; j < end; j++) {
@@ -92,9 +94,10 @@ START_TEST(packed_values_are_the_rounded_ones)
                 all += fabsf(v[j]);
             }
             ck_assert_msg(fabsf(got[i] - v[i]) <=
-                              (form == GEMM_FACTOR_DOWN_INT8      ? most / 254.0f * 1.0001f
-                               : form == GEMM_FACTOR_DOWN_ROTATED ? all / 254.0f * 1.0001f
-                                                                  : fabsf(v[i]) * 0x1p-8f),
+                              (form == GEMM_FACTOR_DOWN_INT8 ? most / 254.0f * 1.0001f
+                               : form == GEMM_FACTOR_DOWN_ROTATED || form == GEMM_FACTOR_DOWN_WHOLE
+                                   ? all / 254.0f * 1.0001f
+                                   : fabsf(v[i]) * 0x1p-8f),
                           "form %d, value %zu: %.9g of %.9g", form, i, (double)got[i],
                           (double)v[i]);
         }
@@ -164,6 +167,7 @@ START_TEST(down_is_the_product_of_what_is_stored)
         check_down(&t[l], GEMM_BF16, ranks[_i]);
         check_down(&t[l], GEMM_INT8, ranks[_i]);
         check_down(&t[l], GEMM_INT8_ROTATED, ranks[_i]);
+        check_down(&t[l], GEMM_INT8_WHOLE, ranks[_i]);
     }
 }
 END_TEST

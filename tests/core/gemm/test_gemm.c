@@ -481,33 +481,41 @@ static void run_typed(const struct run *r, const struct gemm_weight *w, const vo
     gemm_run(w, &a);
 }
 
-/* The same where each 32 values of both are rotated first, x = H x / 32 of its rotation, and a step
- * of w is the largest value of the row / 127, which is at least that of the block of k. */
-static double rounding_rotated(const float *x, const float *w, size_t n)
+/* The same where each 32 or 64 values of both are rotated first, x = H x / 32 of its rotation, and
+ * a step of w is the largest value of the row / 127, which is at least that of the block of k; so
+ * is one of x, if it has one scale for such a block. */
+static double rounding_rotated(bool is_whole, const float *x, const float *w, size_t n)
 {
-    double sum = 0.0, max_w = 0.0, abs_x = 0.0;
+    const unsigned length = is_whole ? 64 : 32;
+    double sum = 0.0, max_w = 0.0, abs_x = 0.0, max_all = 0.0, abs_all = 0.0;
     struct kern_table t;
 
     kern_table_init(&t, 0);
-    for (size_t k = 0; k < n; k += 32) {
-        const size_t m = n - k < 32 ? n - k : 32;
-        float rx[32] = {0}, rw[32] = {0};
+    for (size_t k = 0; k < n; k += length) {
+        const size_t m = n - k < length ? n - k : length;
+        float rx[64] = {0}, rw[64] = {0};
         double max_x = 0.0, abs_w = 0.0;
 
         memcpy(rx, x + k, m * sizeof(*x));
         memcpy(rw, w + k, m * sizeof(*w));
-        t.hadamard(32, rx, rx);
-        t.hadamard(32, rw, rw);
-        for (size_t i = 0; i < 32; i++) {
+        t.hadamard(length, length, rx, rx);
+        t.hadamard(length, length, rw, rw);
+        for (size_t i = 0; i < length; i++) {
             max_x = fmax(max_x, fabs((double)rx[i]));
             max_w = fmax(max_w, fabs((double)rw[i]));
             abs_w += fabs((double)rw[i]);
             abs_x += fabs((double)rx[i]);
         }
-        sum += max_x / 253.0 * abs_w / 32.0;
+        sum += max_x / 253.0 * abs_w;
         abs_x += max_x / 8;
+        abs_all += abs_w;
+        max_all = fmax(max_all, max_x);
     }
-    return sum + max_w / 253.0 * abs_x / 32.0;
+    if (is_whole) { /* half a step for each value, on both sides */
+        sum = max_all / 253.0 * abs_all;
+        abs_x += (double)n * max_all / 253.0;
+    }
+    return (sum + max_w / 253.0 * abs_x) / length;
 }
 
 /* Half a step of x times |w|, and for float weights half a step of w times |x|; a block's
@@ -517,8 +525,8 @@ static double rounding(enum gemm_precision p, const float *x, const float *w, bo
 {
     double sum = 0.0;
 
-    if (p == GEMM_INT8_ROTATED)
-        return rounding_rotated(x, w, n);
+    if (p == GEMM_INT8_ROTATED || p == GEMM_INT8_WHOLE)
+        return rounding_rotated(p == GEMM_INT8_WHOLE, x, w, n);
     for (size_t k = 0; k < n; k += 32) {
         double max_x = 0.0, max_w = 0.0, abs_x = 0.0, abs_w = 0.0, both = 0.0;
 
@@ -588,7 +596,9 @@ START_TEST(a_packed_weight_is_hardly_larger_than_the_stored_one)
 }
 END_TEST
 
-static const enum gemm_precision typed[] = {GEMM_BF16, GEMM_INT8, GEMM_INT8_ROTATED};
+static const enum gemm_precision typed[] = {GEMM_BF16, GEMM_INT8, GEMM_INT8_ROTATED,
+                                            GEMM_INT8_WHOLE};
+enum { N_TYPED = sizeof(typed) / sizeof(typed[0]) };
 
 /* Within the rounding of x and weights, at every level with the portable bits (but AMX's of bf16),
  * whatever the batch and the columns. */
@@ -596,9 +606,9 @@ START_TEST(typed_products_are_right_and_their_bits_are_those_of_any_batch_and_le
 {
     enum { ROWS = 37, OUT = 100 };
     /* Several blocks of k; of floats, the last one in part. */
-    const size_t n_in = tensor_type_is_quantised(types[_i / 3]) ? 1536 : 1525;
-    const enum gemm_precision asked = typed[_i % 3];
-    struct matrix m = matrix_new(types[_i / 3], OUT, n_in);
+    const size_t n_in = tensor_type_is_quantised(types[_i / N_TYPED]) ? 1536 : 1525;
+    const enum gemm_precision asked = typed[_i % N_TYPED];
+    struct matrix m = matrix_new(types[_i / N_TYPED], OUT, n_in);
     struct kern_table t[N_TYPED_LEVELS];
     const unsigned n_levels = levels_typed(t);
     struct run first = run_new(ROWS, OUT, n_in);
@@ -611,7 +621,7 @@ START_TEST(typed_products_are_right_and_their_bits_are_those_of_any_batch_and_le
         ck_assert_int_eq(gemm_pack(&w, &t[l], asked, &m.t, NULL), CORE_OK);
         if (asked == GEMM_BF16 && tensor_type_is_quantised(m.t.type))
             ck_assert_int_eq(gemm_precision(w), GEMM_EXACT);
-        else if (asked == GEMM_INT8_ROTATED && tensor_type_is_quantised(m.t.type))
+        else if (tensor_type_is_quantised(m.t.type))
             ck_assert_int_eq(gemm_precision(w), GEMM_INT8);
         else
             ck_assert_int_eq(gemm_precision(w), asked);
@@ -839,7 +849,7 @@ Suite *gemm_suite(void)
     tcase_add_test(tc, packing_survives_every_allocation_failure);
     tcase_add_loop_test(tc,
                         typed_products_are_right_and_their_bits_are_those_of_any_batch_and_level, 0,
-                        3 * N_TYPES);
+                        N_TYPED * N_TYPES);
     tcase_add_loop_test(tc, rounded_weights_are_multiplied_as_a_file_of_them, 0, N_TYPES);
     tcase_add_test(tc, bf16_is_of_weights_alone_where_no_instruction_multiplies_it);
     tcase_add_loop_test(tc, a_typed_weight_that_is_not_finite_gives_nan, 0, 3);
