@@ -5,8 +5,8 @@
  * One line of JSON: multiply-adds in f32, in bf16 and in int8 (two operations each, in
  * units of 1e9 a second) with the widest instruction that the CPU has for them, the same in
  * int8 where each 32 values of both factors have a scale ("int8_groups"), and where those of one
- * factor have ("int8_long"); and bytes read from memory (GB/s).
- * A CPU without an instruction for bf16 multiplies it in f32, so its limit is that of f32;
+ * factor have ("int8_long"; with AMX none: a block of k has one); and bytes read from memory
+ * (GB/s). A CPU without an instruction for bf16 multiplies it in f32, so its limit is that of f32;
  * with AVX2 alone 8 bits are multiplied as values of 16. With AMX tiles are multiplied.
  * Best of several runs: a limit is what was possible. */
 #if defined(__x86_64__)
@@ -142,7 +142,7 @@ TILE_CHAINS(int8_amx, _tile_dpbsud)
         _tile_dpbsud(i, 6, 7);        \
         _tile_stored(i, sums[i], 64); \
     } while (0)
-TILED static inline __attribute__((always_inline)) void tile_groups(bool is_long)
+TILED static void groups_amx(void)
 {
     _Alignas(64) int32_t sums[2][TILE_ROWS * TILE_ROWS];
     __m512 s[TILE_ROWS], x = _mm512_setzero_ps(), w = _mm512_setzero_ps();
@@ -161,24 +161,13 @@ TILED static inline __attribute__((always_inline)) void tile_groups(bool is_long
                 _mm512_load_si512(sums[r / TILE_ROWS] + r % TILE_ROWS * TILE_ROWS));
 
             __asm__ volatile("" : "+v"(x)); /* each row's own */
-            s[r % TILE_ROWS] =
-                _mm512_fmadd_ps(v, is_long ? x : _mm512_mul_ps(x, w), s[r % TILE_ROWS]);
+            s[r % TILE_ROWS] = _mm512_fmadd_ps(v, _mm512_mul_ps(x, w), s[r % TILE_ROWS]);
         }
     }
 #pragma GCC unroll 16
     for (int r = 0; r < TILE_ROWS; r++)
         __asm__ volatile("" : : "v"(s[r]));
     _tile_release();
-}
-
-TILED static void groups_amx(void)
-{
-    tile_groups(false);
-}
-
-TILED static void long_amx(void)
-{
-    tile_groups(true);
 }
 
 CHAINS(f32_avx2, LINK, "vfmadd231ps", "ymm")
@@ -213,8 +202,8 @@ static const struct peak peaks[] = {
       {KERN_AVXVNNI, groups_avxvnni, N_SUMS * 64},
       {KERN_AVX2_FLOAT, groups_avx2float, N_SUMS * 64},
       {KERN_AVX2, groups_avx2, N_SUMS * 64}}},
-    {"int8_long",
-     {{KERN_AMX, long_amx, 2 * TILE_OPS * 32 / 32},
+    {"int8_long", /* with tiles one scale serves so many values that it costs nothing */
+     {{KERN_AMX, int8_amx, N_TILES *TILE_OPS * 64 / 8},
       {KERN_VNNI, long_avx512, N_SUMS * 128},
       {KERN_AVXVNNI, long_avxvnni, N_SUMS * 64},
       {KERN_AVX2_FLOAT, long_avx2float, N_SUMS * 64},
