@@ -147,7 +147,7 @@ INLINE size_t wide_min(enum int8_form f)
     } while (0)
 
 INLINE void wide_dots(const struct wide *a, enum int8_form f, unsigned n_rows, size_t vec, size_t i,
-                      const struct kern_int8 *x, const vi *offset, vi d[][N_VECS])
+                      const struct rows_of *x, const vi *offset, vi d[][N_VECS])
 {
     const size_t first = i % KERN_INT8_BLOCK, n = form_group(f, &a->g->panel) / 4;
     const size_t n_short = 2 * dots_eights(form_type(f)); /* of them make a sum of 16 bits */
@@ -165,7 +165,7 @@ INLINE void wide_dots(const struct wide *a, enum int8_form f, unsigned n_rows, s
                 w[c] = v_load_words(a->w[i / 4 + e] + (vec + c) * VN);
             UNROLL
             for (unsigned r = 0; r < n_rows; r++) {
-                const vi q = v_x8(x[r * a->g->ldx].q + first + 4 * e);
+                const vi q = v_x8(int8_block(x, r)->q + first + 4 * e);
 
                 UNROLL
                 for (unsigned c = 0; c < WIDE_VECS; c++)

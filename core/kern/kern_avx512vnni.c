@@ -19,6 +19,16 @@ static inline vi v_dot_small(vi s, vi w, vi x)
     return v_dot(s, w, x);
 }
 
+#define HAS_DOT_FROM
+/* x: four values, for all lanes of w, without an instruction for them. */
+static inline vi v_dot_from(vi s, vi w, const int8_t *x)
+{
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0"
+            : "+v"(s)
+            : "v"(w), "m"(*(const int32_t *)(const void *)x));
+    return s;
+}
+
 #include "core/kern/kern_simd_int8.inc"
 #include "core/kern/kern_x86int8.inc"
 
