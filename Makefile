@@ -58,7 +58,8 @@ ISA_avx512gemm = $(ISA_avx512)
 ISA_avx512int8 = $(ISA_avx512)
 ISA_avx512vnnidown = $(ISA_avx512vnni)
 ISA_avx512bf16down = $(ISA_avx512bf16)
-KERN_LEVELS := avx2 avx2gemm avx2int8 avx2pairs avxvnni avx512 avx512gemm avx512int8 avx512vnni avx512vnnidown avx512bf16 avx512bf16down amx neondotprod neonbf16
+KERN_ARM := neon neondotprod neonbf16
+KERN_LEVELS := avx2 avx2gemm avx2int8 avx2pairs avxvnni avx512 avx512gemm avx512int8 avx512vnni avx512vnnidown avx512bf16 avx512bf16down amx $(KERN_ARM)
 # No contraction of a * b + c by the compiler: the order of rounding is the kernels' own
 # choice, so that a row's bits do not depend on which loop computed it.
 KERN_OPT := $(if $(filter release,$(VARIANT)),-O3) -ffp-contract=off
@@ -67,7 +68,7 @@ $(B)/core/kern/%.o: FLAGS_FILE += $(KERN_OPT)
 KERN_CHECKS := $(if $(filter asan,$(VARIANT)),-g1 -fno-sanitize=undefined -fsanitize=shift -fsanitize=signed-integer-overflow)
 $(foreach l,$(KERN_LEVELS),$(eval $$(B)/core/kern/kern_$(l).o: FLAGS_FILE += $$(ISA_$(l)) $$(KERN_CHECKS)))
 # gcc moves loads so far ahead that tiles no longer fit into the registers.
-$(B)/core/kern/kern_neon%.o: FLAGS_FILE += $(if $(is_arm),-fno-schedule-insns)
+$(KERN_ARM:%=$(B)/core/kern/kern_%.o): FLAGS_FILE += $(if $(is_arm),-fno-schedule-insns)
 $(B)/server/api/info_get.o: FLAGS_FILE += -DPEFTD_COMMIT='"$(COMMIT)"'
 
 .PHONY: all help deps
