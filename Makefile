@@ -26,7 +26,7 @@ LIBS := -lmicrohttpd -lgnutls -luv -larchive -lcrypto -lz -ljansson -lpcre2-8 -l
 machine = $(shell $(CC) -dumpmachine 2>/dev/null)
 is_x86 = $(filter x86_64-%,$(machine))
 is_arm = $(filter aarch64-%,$(machine))
-CORE := $(filter-out $(if $(is_x86),core/kern/kern_neon%.c) $(if $(is_arm),core/kern/kern_avx%.c),$(wildcard core/*/*.c))
+CORE := $(filter-out $(if $(is_x86),core/kern/kern_neon%.c core/kern/kern_sve%.c) $(if $(is_arm),core/kern/kern_avx%.c),$(wildcard core/*/*.c))
 STORE := $(wildcard adapters_store/*.c)
 SERVER := $(filter-out server/main.c,$(wildcard server/*.c server/*/*.c))
 TESTS := $(shell find tests -name 'test_*.c' 2>/dev/null | sort)
@@ -51,6 +51,7 @@ ISA_avx512bf16 = $(if $(is_x86),$(ISA_avx512) -mavx512bf16)
 ISA_amx = $(if $(is_x86),$(ISA_avx2) -mamx-tile -mamx-bf16 -mamx-int8)
 ISA_neondotprod = $(if $(is_arm),-march=armv8.2-a+dotprod)
 ISA_neonbf16 = $(if $(is_arm),-march=armv8.2-a+bf16)
+ISA_sve = $(if $(is_arm),-march=armv8.2-a+sve+bf16 -msve-vector-bits=256)
 ISA_avx2gemm = $(ISA_avx2)
 ISA_avx2int8 = $(ISA_avx2)
 ISA_avx2pairs = $(ISA_avx2)
@@ -58,7 +59,9 @@ ISA_avx512gemm = $(ISA_avx512)
 ISA_avx512int8 = $(ISA_avx512)
 ISA_avx512vnnidown = $(ISA_avx512vnni)
 ISA_avx512bf16down = $(ISA_avx512bf16)
-KERN_ARM := neon neondotprod neonbf16
+ISA_svegemm = $(ISA_sve)
+ISA_sveint8 = $(ISA_sve)
+KERN_ARM := neon neondotprod neonbf16 sve svegemm sveint8
 KERN_LEVELS := avx2 avx2gemm avx2int8 avx2pairs avxvnni avx512 avx512gemm avx512int8 avx512vnni avx512vnnidown avx512bf16 avx512bf16down amx $(KERN_ARM)
 # No contraction of a * b + c by the compiler: the order of rounding is the kernels' own
 # choice, so that a row's bits do not depend on which loop computed it.

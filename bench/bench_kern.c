@@ -482,9 +482,9 @@ static bool wanted(int argc, char **argv, const char *what)
 
 int main(int argc, char **argv)
 {
-    static const char *const levels[] = {"amx",          "avx512bf16", "avx512vnni", "avx512",
-                                         "avxvnni",      "avx2float",  "avx2",       "neon-bf16",
-                                         "neon-dotprod", "neon",       "portable"};
+    static const char *const levels[] = {"amx",       "avx512bf16",   "avx512vnni", "avx512",
+                                         "avxvnni",   "avx2float",    "avx2",       "sve",
+                                         "neon-bf16", "neon-dotprod", "neon",       "portable"};
     int only_level = -1, only_type = -1;
     const char *only_shape = NULL;
 

@@ -76,7 +76,7 @@ struct core_err;
     X(COUNT, metrics_tasks, "100", 1, 100000, "N", "busiest tasks with series of their own")       \
     X(CHOICE, cpu_level, "auto", 0, 0,                                                             \
       "auto|portable|avx2|avx2float|avxvnni|avx512|avx512vnni|avx512bf16|amx|"                     \
-      "neon|neon-dotprod|neon-bf16",                                                               \
+      "neon|neon-dotprod|neon-bf16|sve",                                                           \
       "highest instruction set")                                                                   \
     X(CHOICE, precision, "exact", 0, 0, "exact|bf16|int8", "arithmetic of the base's linears")     \
     X(CHOICE, log_level, "info", 0, 0, "error|warn|info|debug", "least important line to log")     \

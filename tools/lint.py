@@ -49,6 +49,7 @@ HOME = {
     "cblas.h": r"core/gemm/.*\.c$",
     "immintrin.h": r"core/kern/kern_.*\.[ch]$",
     "arm_neon.h": r"core/kern/kern_.*\.[ch]$",
+    "arm_sve.h": r"core/kern/kern_.*\.[ch]$",
     "check.h": r"tests/.*$",
 }
 LINES_MAX, FUNCTION_MAX, SUBJECT_MAX = 800, 70, 60
@@ -181,7 +182,8 @@ KERNELS = (("kern_amx", "x86_64-linux-gnu", [*AVX512, "-mamx-tile", "-mamx-bf16"
            ("kern_avx512", "x86_64-linux-gnu", AVX512),
            ("kern_avxvnni", "x86_64-linux-gnu", [*AVX2, "-mavxvnni"]),
            ("kern_avx2", "x86_64-linux-gnu", AVX2),
-           ("kern_neon", "aarch64-linux-gnu", ["-march=armv8.2-a+dotprod+bf16"]))
+           ("kern_neon", "aarch64-linux-gnu", ["-march=armv8.2-a+dotprod+bf16"]),
+           ("kern_sve", "aarch64-linux-gnu", ["-march=armv8.2-a+sve+bf16", "-msve-vector-bits=256"]))
 # The analyzer follows a third of its usual paths through a function: half of a check's time went into the last of them.
 DEPTH = [f"--extra-arg={a}" for a in ("-Xclang", "-analyzer-config", "-Xclang", "max-nodes=75000")]
 TIDY = ",".join(["-*", "bugprone-*", "clang-analyzer-*", *(f"-{name}" for name in OFF)])

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
+#include <sys/prctl.h>
 #endif
 
 #include "core/kern/kern_internal.h"
@@ -34,6 +35,17 @@ static bool has_amx(void)
 
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & all) == all &&
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+#endif
+
+#if defined(__aarch64__)
+/* Registers of 256 bits, for which the level is compiled. Processors with 128 have four of NEON's
+ * instructions a cycle and gain nothing. */
+static bool has_sve256(void)
+{
+    const int n = getauxval(AT_HWCAP) & HWCAP_SVE ? prctl(PR_SVE_GET_VL) : -1;
+
+    return n >= 0 && (n & PR_SVE_VL_LEN_MASK) == 256 / 8;
 }
 #endif
 
@@ -66,6 +78,7 @@ static const struct level {
     {"neon", KERN_NEON, 0, ON_ARM(kern__fill_neon)},
     {"neon-dotprod", KERN_NEON_DOTPROD, KERN_NEON, ON_ARM(kern__fill_neondotprod)},
     {"neon-bf16", KERN_NEON_BF16, KERN_NEON | KERN_NEON_DOTPROD, ON_ARM(kern__fill_neonbf16)},
+    {"sve", KERN_SVE, KERN_NEON | KERN_NEON_DOTPROD | KERN_NEON_BF16, ON_ARM(kern__fill_sve)},
 };
 enum { N_LEVELS = sizeof(all_levels) / sizeof(all_levels[0]) };
 
@@ -105,6 +118,8 @@ unsigned kern_cpu_levels(void)
         levels |= KERN_NEON_DOTPROD;
     if (levels & KERN_NEON_DOTPROD && getauxval(AT_HWCAP2) & HWCAP2_BF16)
         levels |= KERN_NEON_BF16;
+    if (levels & KERN_NEON_BF16 && has_sve256())
+        levels |= KERN_SVE;
 #endif
     return levels;
 }

@@ -28,7 +28,8 @@
  * the 8-bit dot product over AVX2 and stands beside them. AVX2_FLOAT is no set: with it the
  * processor adds floats beside products of integers, and integers in their place. AMX, products of
  * tiles of bf16, implies all of AVX-512's. NEON is what every aarch64 has;
- * NEON_DOTPROD (8-bit dot products) implies it, NEON_BF16 (16-bit multiply-adds) both. */
+ * NEON_DOTPROD (8-bit dot products) implies it, NEON_BF16 (16-bit multiply-adds) both, and SVE, in
+ * registers of 256 bits, all three. */
 enum kern_level {
     KERN_AVX2 = 1 << 0,
     KERN_AVX512 = 1 << 1,
@@ -39,7 +40,8 @@ enum kern_level {
     KERN_NEON_DOTPROD = 1 << 6,
     KERN_NEON_BF16 = 1 << 7,
     KERN_AMX = 1 << 8,
-    KERN_AVX2_FLOAT = 1 << 9
+    KERN_AVX2_FLOAT = 1 << 9,
+    KERN_SVE = 1 << 10
 };
 
 /* Whether an instruction of these levels multiplies bf16 faster than f32. */
@@ -404,7 +406,7 @@ unsigned kern_cpu_levels(void);
  * can). Never fails, holds nothing. */
 void kern_table_init(struct kern_table *t, unsigned levels);
 /* "portable", "avx2", "avx2float", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx", "neon",
- * "neon-dotprod", "neon-bf16", whatever this machine is -> mask with all that the name
+ * "neon-dotprod", "neon-bf16", "sve", whatever this machine is -> mask with all that the name
  * implies; -1 if unknown. */
 int kern_level_parse(const char *name);
 

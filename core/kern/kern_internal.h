@@ -20,6 +20,7 @@ void kern__fill_amx(struct kern_table *t);
 void kern__fill_neon(struct kern_table *t);
 void kern__fill_neondotprod(struct kern_table *t);
 void kern__fill_neonbf16(struct kern_table *t);
+void kern__fill_sve(struct kern_table *t);
 
 /* Parts of a level that are files of their own; the level's function calls them. */
 void kern__fill_avx2gemm(struct kern_table *t);
@@ -29,6 +30,8 @@ void kern__fill_avx512gemm(struct kern_table *t);
 void kern__fill_avx512int8(struct kern_table *t);
 void kern__fill_avx512vnnidown(struct kern_table *t);
 void kern__fill_avx512bf16down(struct kern_table *t);
+void kern__fill_svegemm(struct kern_table *t);
+void kern__fill_sveint8(struct kern_table *t);
 
 /* gemm_int8 over x_pairs, two rows or more, and panels of bytes: in groups of 32 without minima, or
  * with one scale. Two ways to the same bits. */

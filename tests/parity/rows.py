@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.parity import parity  # noqa: E402
 
-LEVELS = (("neon", "neon-dotprod", "neon-bf16") if platform.machine() == "aarch64"
+LEVELS = (("neon", "neon-dotprod", "neon-bf16", "sve") if platform.machine() == "aarch64"
           else ("avx2", "avx2float", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx"))
 REQUESTS = (2, 24)  # of a call
 PREEMPTIONS = re.compile(r"^peftd_preemptions_total (\d+)$", re.MULTILINE)

@@ -10,8 +10,10 @@
 
 /* Those that compute everything, then those that do so for typed x only. */
 #if defined(__aarch64__)
-const unsigned levels_set[N_LEVELS] = {0, KERN_NEON};
-static const char *const names[N_TYPED_LEVELS] = {"portable", "neon", "neon-dotprod", "neon-bf16"};
+const unsigned levels_set[N_LEVELS] = {0, KERN_NEON,
+                                       KERN_NEON | KERN_NEON_DOTPROD | KERN_NEON_BF16 | KERN_SVE};
+static const char *const names[N_TYPED_LEVELS] = {"portable", "neon", "sve", "neon-dotprod",
+                                                  "neon-bf16"};
 #else
 const unsigned levels_set[N_LEVELS] = {0, KERN_AVX2, KERN_AVX2 | KERN_AVX512};
 static const char *const names[N_TYPED_LEVELS] = {

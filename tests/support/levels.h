@@ -8,7 +8,7 @@
 #include "core/kern/kern.h"
 
 #if defined(__aarch64__)
-enum { N_LEVELS = 2, N_TYPED_LEVELS = 4 };
+enum { N_LEVELS = 3, N_TYPED_LEVELS = 5 };
 #else
 enum { N_LEVELS = 3, N_TYPED_LEVELS = 8 };
 #endif

@@ -66,7 +66,7 @@ class Kernels(unittest.TestCase):
 
     def test_clang_tidy_sees_the_kernels_of_each_machine(self):
         for name, macro in (("kern_neon.c", "__aarch64__"), ("kern_neonbf16.c", "__ARM_FEATURE_BF16"),
-                            ("kern_neondotprod.c", "__ARM_FEATURE_DOTPROD"), ("kern_avx2.c", "__AVX2__"),
+                            ("kern_neondotprod.c", "__ARM_FEATURE_DOTPROD"), ("kern_sve.c", "__ARM_FEATURE_SVE"), ("kern_avx2.c", "__AVX2__"),
                             ("kern_avx512bf16.c", "__AVX512BF16__"), ("kern_amx.c", "__AMXTILE__")):
             found = self.found(name, macro)
             self.assertEqual(len(found), 1, (name, found))

@@ -15,6 +15,8 @@ START_TEST(levels_have_names_and_imply_the_lower_ones)
     ck_assert_int_eq(kern_level_parse("neon"), KERN_NEON);
     ck_assert_int_eq(kern_level_parse("neon-dotprod"), KERN_NEON | KERN_NEON_DOTPROD);
     ck_assert_int_eq(kern_level_parse("neon-bf16"), KERN_NEON | KERN_NEON_DOTPROD | KERN_NEON_BF16);
+    ck_assert_int_eq(kern_level_parse("sve"),
+                     KERN_NEON | KERN_NEON_DOTPROD | KERN_NEON_BF16 | KERN_SVE);
     ck_assert_int_eq(kern_level_parse("AVX2"), -1);
     ck_assert_int_eq(kern_level_parse(""), -1);
     kern_table_init(&t, 0);
