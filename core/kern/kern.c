@@ -1,7 +1,7 @@
 /* core/kern/kern.c - chooses the kernels; all dispatch of the project is here.
  *
- * Levels are recognised by feature bits, one by the family of processors, none by model number, and
- * can only be lowered. Read next: kern_portable.c (the definitions), README.md. */
+ * Levels are recognised by feature bits, one by the model of the processor, and can only be
+ * lowered. Read next: kern_portable.c (the definitions), README.md. */
 #include "core/kern/kern.h"
 
 #include <string.h>
@@ -23,6 +23,17 @@ static bool has_avxvnni(void)
     unsigned a, b, c, d;
 
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+
+/* AMD's family 19h is Zen 3, and Zen 4 in the models 10h to 1Fh and from 60h on. */
+static bool is_zen4(void)
+{
+    unsigned a, b, c, d, model;
+
+    if (!__builtin_cpu_is("amdfam19h") || !__get_cpuid(1, &a, &b, &c, &d))
+        return false;
+    model = (a >> 12 & 0xf0) | (a >> 4 & 0xf);
+    return (model >= 0x10 && model < 0x20) || model >= 0x60;
 }
 
 /* CPUID leaf 7, EDX: tiles and their products of bf16 and of bytes. The system saves a process's
@@ -91,10 +102,10 @@ unsigned kern_cpu_levels(void)
      * before AVX2 in every processor that has both, and shares its OS support. */
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         levels |= KERN_AVX2;
-    /* Zen 3 and 4, of which 4 was measured. No bit of CPUID says it; a measurement at the start
+    /* Zen 3 is slower with it (README.md). No bit of CPUID says it; a measurement at the start
      * would say now this and now that while another thread shares the core, and processes of one
      * machine would differ. */
-    if (levels && __builtin_cpu_is("amdfam19h"))
+    if (levels && is_zen4())
         levels |= KERN_AVX2_FLOAT;
     if (levels && has_avxvnni())
         levels |= KERN_AVXVNNI;
