@@ -169,10 +169,15 @@ static void *typed_x(const struct kern_table *k, const struct gemm_weight *w, co
                      size_t n_rows)
 {
     const size_t n_in = gemm_n_in(w), row_bytes = gemm_x_bytes(k, gemm_precision(w), n_in);
-    char *rows = core_alloc_aligned(n_rows * row_bytes + 1);
+    char *rows = core_alloc_aligned((n_rows + GEMM_PACKED_ROWS) * row_bytes + 1);
 
     if (!rows)
         abort();
+    for (size_t i = 0, n = gemm_packed_rows(n_rows); gemm_reads_packed(w) && i < n_rows; i += n)
+        gemm_pack_x(k, n_in, n_rows - i < n ? n_rows - i : n, x + i * n_in, n_in,
+                    rows + i / n * GEMM_PACKED_ROWS * row_bytes);
+    if (gemm_precision(w) == GEMM_EXACT)
+        return rows;
     for (size_t i = 0; i < n_rows && row_bytes; i++) {
         gemm_make_x(k, gemm_precision(w), n_in, x + i * n_in, rows + i * row_bytes);
         if (gemm_reads_pairs(w))
@@ -198,14 +203,16 @@ static void bench_linear(const struct kern_table *k, enum gemm_precision precisi
                              .y = y,
                              .ldy = n_out,
                              .col1 = n_out,
-                             .scratch = core_alloc_aligned(gemm_scratch_bytes()),
-                             .typed_x = typed_x(k, l.w[0], x, 512)};
+                             .scratch = core_alloc_aligned(gemm_scratch_bytes())};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         double s, gflops, gbs;
 
         if (n_out > 10000 && rows[i] > 32)
             break;
         l.a.n_rows = rows[i];
+        core_free((void *)l.a.typed_x);
+        l.a.typed_x = typed_x(k, l.w[0], x, rows[i]);
+        l.a.packed_rows = gemm_packed_rows(rows[i]);
         s = best_s(run_linear, &l);
         gflops = 2e-9 * (double)(rows[i] * n_out * n_in) / s;
         gbs = 1e-9 * (double)gemm_weight_bytes(l.w[0]) / s;

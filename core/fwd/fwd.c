@@ -77,22 +77,25 @@ static int alloc_rows(struct fwd *f, struct core_err *err)
     return rc;
 }
 
-/* Rows of typed x, as large as any precision wants them. */
+/* Rows of typed x, as large as any precision wants them, or of packed ones. */
 static int alloc_typed(struct fwd *f, struct core_err *err)
 {
-    size_t row = 0;
+    const bool is_typed = gemm_is_typed(f->m->precision);
+    const size_t n_rows = f->opt.max_rows + GEMM_PACKED_ROWS - 1;
+    const size_t n_own = f->k->pack_x ? FWD_PANEL_ROWS + GEMM_PACKED_ROWS - 1 : FWD_FEW_ROWS;
+    size_t row = f->k->pack_x ? f->widest * sizeof(float) : 0;
 
-    for (enum gemm_precision p = GEMM_EXACT; p < GEMM_N_PRECISIONS; p++) {
+    for (enum gemm_precision p = GEMM_EXACT; is_typed && p < GEMM_N_PRECISIONS; p++) {
         const size_t n = gemm_x_bytes(f->k, p, f->widest);
 
         row = n > row ? n : row;
     }
-    for (unsigned i = 0; i < FWD_GROUP_MAX && gemm_is_typed(f->m->precision); i++) {
-        f->xt[i] = core_alloc_lazy(f->opt.max_rows * row);
+    for (unsigned i = 0; i < FWD_GROUP_MAX && row; i++) {
+        f->xt[i] = core_alloc_lazy(n_rows * row);
         if (!f->xt[i])
             return core_err_nomem(err, "activations");
         for (unsigned w = 0; w < f->n_workers; w++) {
-            f->worker[w].xt[i] = core_alloc_aligned(FWD_FEW_ROWS * row);
+            f->worker[w].xt[i] = core_alloc_aligned(n_own * row);
             if (!f->worker[w].xt[i])
                 return core_err_nomem(err, "activations");
         }

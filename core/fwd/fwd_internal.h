@@ -99,6 +99,7 @@ struct fwd_plan {
     bool has_scaled_input[FWD_GROUP_MAX], changes_before_bias[FWD_GROUP_MAX];
     enum gemm_precision precision[FWD_GROUP_MAX]; /* of typed x: all weights of a linear want one */
     bool reads_pairs[FWD_GROUP_MAX];              /* a weight of the linear does */
+    bool reads_packed[FWD_GROUP_MAX];             /* the same of packed x */
     bool is_gating;                               /* gates of a prompt come with this group */
 };
 
@@ -186,7 +187,7 @@ struct fwd_ways {
  * worker; each makes its own, which costs less than a barrier. */
 struct fwd_worker {
     void *gemm;              /* gemm_scratch_bytes() */
-    void *xt[FWD_GROUP_MAX]; /* typed inputs of up to FWD_FEW_ROWS rows */
+    void *xt[FWD_GROUP_MAX]; /* typed inputs of up to FWD_FEW_ROWS rows, packed ones of few */
     float *score;            /* fwd__score_floats() */
     float *keys;             /* fwd__key_floats(): panels of an item's keys */
     uint16_t *weight;        /* fwd__weight_values(): of scores, as bf16 */
@@ -259,7 +260,7 @@ struct fwd {
     bool has_copies;          /* in this step each worker has all rows for itself */
     float *met[2];            /* then: outputs of products, in turn; see copies.c */
     size_t copy_at[FWD_N_COPIES + 1];
-    void *xt[FWD_GROUP_MAX]; /* typed inputs (core/gemm); NULL if the model is exact */
+    void *xt[FWD_GROUP_MAX]; /* typed or packed inputs (core/gemm); NULL if there are none */
     float *logits;           /* [max_seqs, n_vocab]: the base's LM head; then tasks' own, of the
                               * longest that they may be */
     /* [max_rows, n_dims / 2] for each rope, of the current stack's rows */

@@ -195,6 +195,7 @@ static void close_run(struct fwd_plan *p, struct fwd_run *r)
     if (gemm_precision(r->w) != GEMM_EXACT)
         p->precision[r->lin] = gemm_precision(r->w);
     p->reads_pairs[r->lin] |= gemm_reads_pairs(r->w);
+    p->reads_packed[r->lin] |= gemm_reads_packed(r->w) && p->view->n_rows > FWD_FEW_ROWS;
 }
 
 /* Cuts the rows of one linear into runs of one weight. */

@@ -23,7 +23,8 @@ struct group {
     const struct fwd_linear *lin;
     float *y[FWD_GROUP_MAX];       /* outputs of each: lin[i].y, or where all meet */
     const float *x[FWD_GROUP_MAX]; /* input of each linear, [rows, n_in] */
-    const void *xt[FWD_GROUP_MAX]; /* the same as its weights want it, or NULL */
+    void *xt[FWD_GROUP_MAX];       /* the same as its weights want it, or NULL */
+    uint32_t packed_rows;          /* of a tile of packed ones */
     const struct model_site *site[FWD_GROUP_MAX];
     struct gemm_place then; /* what the worker multiplies by behind the tile at hand, if it knows */
 };
@@ -60,6 +61,53 @@ static bool reads_pairs(const struct group *g, unsigned i)
     return false;
 }
 
+/* Of the linears before i that have the same input, typed or packed alike, the first; i if there is
+ * none. */
+static unsigned same_input(const struct group *g, unsigned i)
+{
+    const enum gemm_precision *p = g->plan->precision;
+    unsigned same = 0;
+
+    while (same < i && (g->x[same] != g->x[i] || !g->xt[same] || p[same] != p[i]))
+        same++;
+    return same;
+}
+
+/* Packs the inputs of linear i from row r0 on, those that begin before r1. */
+static void pack_rows(const struct group *g, unsigned i, uint32_t r0, uint32_t r1)
+{
+    const size_t n_in = g->site[i]->n_in, row_bytes = gemm_x_bytes(g->f->k, GEMM_EXACT, n_in);
+    const uint32_t n = g->packed_rows, n_rows = g->v->n_rows;
+
+    for (uint32_t r = (r0 + n - 1) / n * n; r < r1; r += n)
+        gemm_pack_x(g->f->k, n_in, n_rows - r < n ? n_rows - r : n, g->x[i] + r * n_in, n_in,
+                    (char *)g->xt[i] + r / n * GEMM_PACKED_ROWS * row_bytes);
+}
+
+/* The same as type_inputs(), where x stays f32; up to FWD_PANEL_ROWS rows each worker packs for
+ * itself. */
+static bool pack_inputs(struct fwd_walk *w, struct group *g)
+{
+    const bool is_own = fwd__has_few_rows(g->v);
+    uint32_t r0 = 0, r1 = g->v->n_rows;
+    bool is_shared = false;
+
+    if (!is_own)
+        fwd__mine(w, &r0, &r1);
+    for (unsigned i = 0; i < g->n; i++) {
+        unsigned same;
+
+        if (!g->plan->reads_packed[i] || g->plan->precision[i] != GEMM_EXACT)
+            continue;
+        same = same_input(g, i);
+        g->xt[i] = same < i ? g->xt[same] : is_own ? g->me->xt[i] : g->f->xt[i];
+        if (same == i)
+            pack_rows(g, i, r0, r1);
+        is_shared |= !is_own;
+    }
+    return is_shared;
+}
+
 /* Makes typed x for each linear that needs it, once for those with the same input. A few
  * rows each worker makes for itself; of more, each makes its own rows for all. Returns
  * true if others' rows are needed. */
@@ -77,13 +125,12 @@ static bool type_inputs(struct fwd_walk *w, struct group *g)
         const enum gemm_precision p = g->plan->precision[i];
         const size_t row_bytes = gemm_x_bytes(f->k, p, n_in);
         char *to = is_own ? g->me->xt[i] : f->xt[i];
-        unsigned same = 0;
+        unsigned same;
         bool has_pairs;
 
         if (p == GEMM_EXACT)
             continue;
-        while (same < i && (g->x[same] != g->x[i] || !g->xt[same]))
-            same++;
+        same = same_input(g, i);
         g->xt[i] = same < i ? g->xt[same] : to;
         has_pairs = reads_pairs(g, i);
         for (uint32_t r = r0; same == i && r < r1; r++) {
@@ -374,9 +421,22 @@ static bool has_products(const struct group *g, unsigned lin)
     return p < end;
 }
 
+/* Typed x from a row on as the weight wants it, or packed x if it begins there; else NULL. */
+static const void *typed_at(const struct group *g, const struct gemm_weight *w, unsigned i,
+                            uint32_t row)
+{
+    const enum gemm_precision p = gemm_precision(w);
+    const uint32_t n = p == GEMM_EXACT ? g->packed_rows : 1;
+    const size_t row_bytes = gemm_x_bytes(g->f->k, p, g->site[i]->n_in);
+
+    if (!g->xt[i] || p != g->plan->precision[i] || row % n)
+        return NULL;
+    return (const char *)g->xt[i] + row / n * (n > 1 ? GEMM_PACKED_ROWS : 1) * row_bytes;
+}
+
 /* W x once more, of the rows whose tasks do something in front of the base's bias. */
 static void without_bias(const struct group *g, const struct gemm_weight *w, const struct tile *t,
-                         size_t row_bytes, const struct gemm_args *whole)
+                         const struct gemm_args *whole)
 {
     struct gemm_args a = *whole;
     uint32_t r0, r1;
@@ -389,7 +449,7 @@ static void without_bias(const struct group *g, const struct gemm_weight *w, con
         a.n_rows = r1 - r0;
         a.x = whole->x + (r0 - t->r0) * whole->ldx;
         a.y = whole->y + (r0 - t->r0) * whole->ldy;
-        a.typed_x = (const char *)whole->typed_x + (r0 - t->r0) * row_bytes;
+        a.typed_x = typed_at(g, w, t->i, r0);
         gemm_run(w, &a);
     }
 }
@@ -400,8 +460,6 @@ static void without_bias(const struct group *g, const struct gemm_weight *w, con
 static bool base_product(const struct group *g, const struct gemm_weight *w, const struct tile *t)
 {
     const struct model_site *site = g->site[t->i];
-    const size_t row_bytes = gemm_x_bytes(g->f->k, gemm_precision(w), site->n_in);
-    const char *typed = g->xt[t->i];
     const bool is_changed = changes_before_bias(g, t);
     const bool has_bias = site->bias && (!is_changed || gemm_begins_with_bias(w));
     const struct gemm_args a = {.x = g->x[t->i] + t->r0 * site->n_in,
@@ -413,7 +471,8 @@ static bool base_product(const struct group *g, const struct gemm_weight *w, con
                                 .col1 = t->c1,
                                 .bias = has_bias ? site->bias : NULL,
                                 .scratch = g->me->gemm,
-                                .typed_x = typed ? typed + t->r0 * row_bytes : NULL,
+                                .typed_x = typed_at(g, w, t->i, t->r0),
+                                .packed_rows = g->packed_rows,
                                 .next = g->then};
 
     if (fwd__has_few_rows(g->v) && has_products(g, t->i))
@@ -421,7 +480,7 @@ static bool base_product(const struct group *g, const struct gemm_weight *w, con
     else
         gemm_run(w, &a);
     if (has_bias && is_changed)
-        without_bias(g, w, t, row_bytes, &a);
+        without_bias(g, w, t, &a);
     return has_bias;
 }
 
@@ -556,8 +615,13 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
                  unsigned n)
 {
     struct fwd *f = w->f;
-    struct group g = {
-        .f = f, .me = &f->worker[w->worker], .v = w->rows, .layer = layer, .n = n, .lin = lin};
+    struct group g = {.f = f,
+                      .me = &f->worker[w->worker],
+                      .v = w->rows,
+                      .layer = layer,
+                      .n = n,
+                      .lin = lin,
+                      .packed_rows = (uint32_t)gemm_packed_rows(w->rows->n_rows)};
     const struct gemm_weight *weight[FWD_GROUP_MAX];
     size_t n_out[FWD_GROUP_MAX], n_tiles;
     bool is_shared;
@@ -577,7 +641,9 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
         gates(&g, x);
     if (is_shared || g.plan->is_gating)
         fwd__meet(w);
-    if (type_inputs(w, &g))
+    is_shared = type_inputs(w, &g);
+    is_shared |= pack_inputs(w, &g);
+    if (is_shared)
         fwd__meet(w);
     n_tiles = g.plan->n_runs ? g.plan->run[g.plan->n_runs - 1].n_tiles : 0;
     fwd__ahead_pass(w, fwd__has_few_rows(w->rows) ? n : 0, weight);

@@ -137,6 +137,12 @@ static void set_products(struct gemm_weight *w, const struct kern_table *k)
     w->has_tiles = k->has_tiles && (w->precision == GEMM_BF16 || is_whole);
 }
 
+/* Whether many rows of n_in values are read packed. */
+static bool reads_packed(const struct kern_table *k, enum gemm_precision p, size_t n_in)
+{
+    return p == GEMM_EXACT && k->pack_x && n_in % KERN_X_TURN == 0;
+}
+
 /* All but its bytes. */
 static int new_weight(struct gemm_weight **out, const struct kern_table *k,
                       enum gemm_precision precision, const struct tensor *t, struct core_err *err)
@@ -168,6 +174,7 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
     }
     for (size_t i = 0; i <= w->n_blocks; i++)
         w->block_at[i] = kern_panel_bytes(&w->panel, i < w->n_blocks ? i * w->k_block : w->n_k);
+    w->reads_packed = reads_packed(k, w->precision, w->n_in);
     w->reads_pairs = k->int8_pairs && gemm__is_int8(w->precision) &&
                      w->precision != GEMM_INT8_WHOLE && !kern_is_packed(w->panel.type);
     w->ahead_min = gemm__is_int8(w->precision) || w->has_tiles ? 1 : 2;
@@ -293,6 +300,11 @@ bool gemm_reads_pairs(const struct gemm_weight *w)
     return w->reads_pairs;
 }
 
+bool gemm_reads_packed(const struct gemm_weight *w)
+{
+    return w->reads_packed;
+}
+
 /* Of a row of GEMM_INT8_WHOLE: where its bytes begin. */
 static size_t bytes_at(size_t n_k)
 {
@@ -332,7 +344,9 @@ static size_t element_bytes(enum gemm_precision p)
 
 size_t gemm_x_bytes(const struct kern_table *k, enum gemm_precision p, size_t n_in)
 {
-    return p == GEMM_EXACT ? 0 : gemm__x_stride(k, p, n_in) * element_bytes(p);
+    if (p == GEMM_EXACT)
+        return reads_packed(k, p, n_in) ? n_in * sizeof(float) : 0;
+    return gemm__x_stride(k, p, n_in) * element_bytes(p);
 }
 
 /* Where a row's pairs stand, behind its blocks. */
@@ -415,6 +429,17 @@ void gemm_make_pairs(const struct kern_table *k, size_t n_in, void *row)
     k->int8_pairs(n_k / KERN_INT8_BLOCK, row, pairs_behind(row, n_k));
 }
 
+void gemm_pack_x(const struct kern_table *k, size_t n_in, size_t n_rows, const float *x, size_t ldx,
+                 void *out)
+{
+    k->pack_x(n_rows, n_in, x, ldx, out);
+}
+
+size_t gemm_packed_rows(size_t n_rows)
+{
+    return gemm__rows_alike(n_rows, GEMM_PACKED_ROWS, 1);
+}
+
 size_t gemm_scratch_bytes(void)
 {
     const size_t blas = (size_t)GEMM__BLAS_COLS * GEMM__BLAS_K, packed = K_MAX * KERN_PANEL;
@@ -431,6 +456,11 @@ static void set_x(const struct gemm_weight *w, const struct gemm_args *a, size_t
     g->ldx = w->precision == GEMM_EXACT ? a->ldx : stride;
     if (w->precision == GEMM_EXACT) {
         g->x = a->x + row0 * a->ldx + k;
+        g->packed_rows = a->packed_rows;
+        g->packed_step = KERN_X_ROWS * w->n_in;
+        if (w->reads_packed && a->typed_x)
+            g->x_packed = (const float *)a->typed_x + row0 / a->packed_rows * g->packed_step +
+                          k * KERN_X_ROWS;
     } else if (w->precision == GEMM_BF16) {
         g->x_bf16 = (const uint16_t *)a->typed_x + row0 * stride + k;
     } else if (w->precision == GEMM_INT8_WHOLE) {

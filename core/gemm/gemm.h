@@ -111,7 +111,8 @@ enum gemm_precision gemm_precision(const struct gemm_weight *w);
 /* Whether its sums begin with the bias that gemm_run() is given, so that they are others than those
  * without it to which it is added: with tiles of AMX they are (kern.h, gemm_bf16). */
 bool gemm_begins_with_bias(const struct gemm_weight *w);
-/* Bytes of one row of typed x, pairs (below) included, a multiple of 4; 0 for GEMM_EXACT. */
+/* Bytes of one row of typed x, pairs (below) included, a multiple of 4; for GEMM_EXACT of packed x
+ * (below), 0 where there is none. */
 size_t gemm_x_bytes(const struct kern_table *k, enum gemm_precision p, size_t n_in);
 /* One row of typed x; p not GEMM_EXACT. */
 void gemm_make_x(const struct kern_table *k, enum gemm_precision p, size_t n_in, const float *x,
@@ -121,6 +122,15 @@ void gemm_make_x(const struct kern_table *k, enum gemm_precision p, size_t n_in,
  * it; weights that read none are not disturbed by them. */
 bool gemm_reads_pairs(const struct gemm_weight *w);
 void gemm_make_pairs(const struct kern_table *k, size_t n_in, void *row);
+/* Whether products of many rows with this weight, a GEMM_EXACT one, are faster if x is packed: some
+ * rows side by side, value by value, in tiles as large as GEMM_PACKED_ROWS rows of gemm_x_bytes(),
+ * without gaps between them. Bits are the same. gemm_packed_rows() are those of a tile of n_rows,
+ * at most GEMM_PACKED_ROWS and about alike; gemm_pack_x() makes a tile of n_rows. */
+enum { GEMM_PACKED_ROWS = KERN_X_ROWS };
+bool gemm_reads_packed(const struct gemm_weight *w);
+size_t gemm_packed_rows(size_t n_rows);
+void gemm_pack_x(const struct kern_table *k, size_t n_in, size_t n_rows, const float *x, size_t ldx,
+                 void *out);
 /* Bytes of scratch one gemm_run() needs, an upper bound over all weights and
  * shapes; 64-byte aligned memory. */
 size_t gemm_scratch_bytes(void);
@@ -145,8 +155,10 @@ struct gemm_args {
     const float *bias; /* NULL, or [n_out]: added to each row; gemm_begins_with_bias() says where */
     void *scratch;
     /* Typed x: n_rows rows of gemm_x_bytes(), if gemm_precision() is not GEMM_EXACT; x is
-     * not read then. */
+     * not read then. If it is, where gemm_reads_packed() says so: NULL, or x once more, packed from
+     * its first row on in tiles of packed_rows, which are all of n_rows or GEMM_PACKED_ROWS. */
     const void *typed_x;
+    size_t packed_rows;
     /* What the caller will multiply by next: memory is asked for its first block beside the last
      * panel, as beside each panel for the one behind it. Without a weight for what stands behind.
      */

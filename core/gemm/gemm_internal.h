@@ -35,7 +35,7 @@ struct gemm_weight {
     size_t fused_max;   /* rows for which a panel is not widened first */
     size_t ahead_min;   /* rows beside which what comes next is asked for */
     size_t x_stride;    /* of typed x: gemm__x_stride() */
-    bool reads_pairs;
+    bool reads_pairs, reads_packed;
     bool has_tiles; /* its products are of tiles */
     void (*gemm)(const struct kern_gemm *g);
     void (*gemm_many)(const struct kern_gemm *g); /* the same bits, from many_min rows on */

@@ -164,12 +164,19 @@ struct kern_part {
     const void *w, *ahead;
 };
 
+enum { KERN_X_ROWS = 6, KERN_X_TURN = 4 }; /* of packed x: rows side by side; k is a multiple */
+
 /* Arguments of the gemm entry: one panel (or a part of it in k) times rows. */
 struct kern_gemm {
     size_t n_rows, n_k; /* n_k in whole groups */
     size_t n_cols;      /* <= KERN_PANEL: the columns of y to write */
     const float *x;     /* [n_rows, n_k], row stride ldx */
     size_t ldx;
+    /* Where the table has pack_x(), NULL or what it makes of each packed_rows rows of x, at most
+     * KERN_X_ROWS, packed_step floats from one to the next, n_k a multiple of KERN_X_TURN: gemm()
+     * of many rows may read that in place of x, for the same bits. */
+    const float *x_packed;
+    size_t packed_rows, packed_step;
     /* Typed x, in place of x: ldx then counts bf16 values or blocks. */
     const uint16_t *x_bf16;
     const struct kern_int8 *x_int8;
@@ -313,6 +320,10 @@ struct kern_table {
     void (*gemm)(const struct kern_gemm *g);
     /* Up to so many rows gemm() is faster on a quantised panel itself; for more, widen it first. */
     size_t quant_max;
+    /* NULL where gemm() reads rows as they are. Rows x [n_rows, n_k], row stride ldx, n_rows at
+     * most KERN_X_ROWS and n_k a multiple of KERN_X_TURN, value by value: out[n_k][KERN_X_ROWS], 0
+     * for rows that there are not. */
+    void (*pack_x)(size_t n_rows, size_t n_k, const float *x, size_t ldx, float *out);
     /* The panel's values as f32: out[n_k][KERN_PANEL], 64-byte aligned. gemm() on the
      * result gives the same bits as gemm() on the panel itself. */
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);

@@ -25,6 +25,7 @@ void kern__fill_sve(struct kern_table *t);
 /* Parts of a level that are files of their own; the level's function calls them. */
 void kern__fill_avx2gemm(struct kern_table *t);
 void kern__fill_avx2int8(struct kern_table *t);
+void kern__fill_avx2packed(struct kern_table *t);
 void kern__fill_avx2pairs(struct kern_table *t);
 void kern__fill_avx512gemm(struct kern_table *t);
 void kern__fill_avx512int8(struct kern_table *t);
@@ -32,6 +33,10 @@ void kern__fill_avx512vnnidown(struct kern_table *t);
 void kern__fill_avx512bf16down(struct kern_table *t);
 void kern__fill_svegemm(struct kern_table *t);
 void kern__fill_sveint8(struct kern_table *t);
+
+/* gemm over x_packed, of f32 and 16-bit panels in one part. */
+bool kern__takes_packed(const struct kern_gemm *g);
+void kern__gemm_packed(const struct kern_gemm *g);
 
 /* gemm_int8 over x_pairs, two rows or more, and panels of bytes: in groups of 32 without minima, or
  * with one scale. Two ways to the same bits. */

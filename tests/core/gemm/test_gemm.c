@@ -458,12 +458,18 @@ START_TEST(packing_survives_every_allocation_failure)
 }
 END_TEST
 
-/* Rows of x as a weight wants them; the caller frees it. */
+/* Rows of x as a weight wants them, or may be given them; the caller frees it. */
 static void *typed_new(const struct run *r, const struct gemm_weight *w, const struct kern_table *k)
 {
     const size_t n_bytes = gemm_x_bytes(k, gemm_precision(w), r->n_in);
-    char *rows = malloc(n_bytes * r->n_rows + 1);
+    const size_t n = gemm_packed_rows(r->n_rows);
+    char *rows = malloc(n_bytes * (r->n_rows + GEMM_PACKED_ROWS) + 1);
 
+    for (size_t i = 0; gemm_reads_packed(w) && i < r->n_rows; i += n)
+        gemm_pack_x(k, r->n_in, r->n_rows - i < n ? r->n_rows - i : n, r->x + i * r->ldx, r->ldx,
+                    rows + i / n * GEMM_PACKED_ROWS * n_bytes);
+    if (gemm_precision(w) == GEMM_EXACT)
+        return rows;
     for (size_t i = 0; i < r->n_rows && n_bytes; i++) {
         gemm_make_x(k, gemm_precision(w), r->n_in, r->x + i * r->ldx, rows + i * n_bytes);
         if (gemm_reads_pairs(w))
@@ -478,6 +484,7 @@ static void run_typed(const struct run *r, const struct gemm_weight *w, const vo
     struct gemm_args a = args_of(r, col0, col1);
 
     a.typed_x = x;
+    a.packed_rows = gemm_packed_rows(r->n_rows);
     gemm_run(w, &a);
 }
 
@@ -651,6 +658,42 @@ START_TEST(typed_products_are_right_and_their_bits_are_those_of_any_batch_and_le
         run_free(&part);
     }
     run_free(&first);
+    matrix_free(&m);
+}
+END_TEST
+
+/* Several pieces of rows and blocks of k, a few rows in tiles that are not full; and where rows
+ * have no whole turns, none are packed. */
+START_TEST(packed_rows_change_no_bit)
+{
+    enum { OUT = 100 };
+    const bool is_quant = tensor_type_is_quantised(types[_i / 2]);
+    const size_t n_in = _i % 2 ? 1536 : is_quant ? 256 : 387;
+    const size_t n_rows = _i % 2 ? 205 : 13;
+    struct matrix m = matrix_new(types[_i / 2], OUT, n_in);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+
+    for (unsigned l = 1; l < n_levels; l++) {
+        struct run plain = run_new(n_rows, OUT, n_in), packed = run_new(n_rows, OUT, n_in);
+        struct gemm_weight *w = NULL;
+        void *x;
+
+        ck_assert_int_eq(gemm_pack(&w, &t[l], GEMM_EXACT, &m.t, NULL), CORE_OK);
+        ck_assert_int_eq(gemm_reads_packed(w), t[l].pack_x && n_in != 387);
+        ck_assert_uint_eq(gemm_x_bytes(&t[l], GEMM_EXACT, n_in),
+                          gemm_reads_packed(w) ? 4 * n_in : 0);
+        x = typed_new(&packed, w, &t[l]);
+        run_typed(&plain, w, NULL, 0, OUT);
+        run_typed(&packed, w, gemm_reads_packed(w) ? x : NULL, 0, 64);
+        run_typed(&packed, w, gemm_reads_packed(w) ? x : NULL, 64, OUT);
+        ck_assert_msg(memcmp(plain.y, packed.y, n_rows * plain.ldy * sizeof(float)) == 0,
+                      "%s %s, k %zu", t[l].name, tensor_type_text(m.t.type), n_in);
+        gemm_weight_free(w);
+        free(x);
+        run_free(&plain);
+        run_free(&packed);
+    }
     matrix_free(&m);
 }
 END_TEST
@@ -847,6 +890,7 @@ Suite *gemm_suite(void)
     tcase_add_test(tc, an_empty_input_gives_zeros);
     tcase_add_test(tc, what_is_no_weight_matrix_is_refused_by_name);
     tcase_add_test(tc, packing_survives_every_allocation_failure);
+    tcase_add_loop_test(tc, packed_rows_change_no_bit, 0, 2 * N_TYPES);
     tcase_add_loop_test(tc,
                         typed_products_are_right_and_their_bits_are_those_of_any_batch_and_level, 0,
                         N_TYPED * N_TYPES);

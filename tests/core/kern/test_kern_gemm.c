@@ -366,6 +366,91 @@ START_TEST(room_for_widened_values_changes_no_bit)
 }
 END_TEST
 
+/* The rows of g in tiles of g->packed_rows, which end at the end of memory. */
+static struct guarded packed_new(const struct kern_table *t, const struct kern_gemm *g)
+{
+    const size_t n_tiles = (g->n_rows + g->packed_rows - 1) / g->packed_rows;
+    struct guarded p = guarded_new(n_tiles * g->packed_step * sizeof(float));
+
+    for (size_t i = 0, row = 0; i < n_tiles; i++, row += g->packed_rows) {
+        const size_t n = g->n_rows - row < g->packed_rows ? g->n_rows - row : g->packed_rows;
+
+        t->pack_x(n, g->n_k, g->x + row * g->ldx, g->ldx, (float *)p.p + i * g->packed_step);
+    }
+    return p;
+}
+
+START_TEST(packed_rows_stand_side_by_side)
+{
+    enum { N_K = 12, LD = 15 };
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+
+    for (unsigned l = 0; l < n_levels; l++) {
+        for (size_t rows = 1; t[l].pack_x && rows <= KERN_X_ROWS; rows++) {
+            struct guarded x = guarded_samples((rows - 1) * LD + N_K, 1);
+            struct guarded out = guarded_new(N_K * KERN_X_ROWS * sizeof(float));
+            const float *from = x.p, *to = out.p;
+
+            t[l].pack_x(rows, N_K, x.p, LD, out.p);
+            for (size_t k = 0; k < N_K; k++)
+                for (size_t r = 0; r < KERN_X_ROWS; r++)
+                    REQUIRE(to[k * KERN_X_ROWS + r] == (r < rows ? from[r * LD + k] : 0.0f),
+                            "%s, %zu rows, k %zu, row %zu", t[l].name, rows, k, r);
+            guarded_free(&x);
+            guarded_free(&out);
+        }
+    }
+}
+END_TEST
+
+/* Rows that are packed, too: parts of k that fill a cache or not, more rows than wait for the next
+ * one, a half of a panel that has no columns. */
+START_TEST(packed_rows_change_no_bit)
+{
+    static const size_t ks[] = {4, 36, 288, 292, 580}, cols[] = {1, 16, 17, 32};
+    static const size_t rows[] = {1, 5, 8, 9, 16, 17, 18, 25, 144, 146, 153, 300};
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+
+    for (size_t i = 0; i < 5 * 4 * 12; i++) {
+        const size_t n_k = ks[i % 5], n_rows = rows[i / 5 % 12], n_cols = cols[i / 60];
+        struct product q = product_new(&forms[_i], n_rows, n_k, n_cols, i % 3);
+        struct guarded wide = guarded_new(n_k * KERN_PANEL * sizeof(float));
+        const size_t n_y = (n_rows - 1) * q.g.ldy + n_cols;
+        float *plain = malloc(n_y * sizeof(float));
+
+        for (unsigned l = 0; l < n_levels; l++) {
+            struct kern_gemm g = q.g;
+            struct guarded packed;
+
+            if (!t[l].pack_x)
+                continue;
+            g.packed_rows = i % 2 ? KERN_X_ROWS : 2 + i % 5;
+            g.packed_step = n_k * KERN_X_ROWS;
+            packed = packed_new(&t[l], &g);
+            g.is_first = i % 2;
+            g.bias = g.is_first && i % 4 == 1 ? q.bias.p : NULL;
+            g.n_ahead = i % 7 * 5000;
+            g.ahead = q.w.p;
+            g.wide = i % 5 ? wide.p : NULL;
+            memcpy(q.y.p, q.init, n_y * sizeof(float));
+            t[l].gemm(&g);
+            memcpy(plain, q.y.p, n_y * sizeof(float));
+            memcpy(q.y.p, q.init, n_y * sizeof(float));
+            g.x_packed = packed.p;
+            t[l].gemm(&g);
+            REQUIRE(same_bits(plain, q.y.p, n_y), "%s, %zu rows, %zu columns, k %zu", t[l].name,
+                    n_rows, n_cols, n_k);
+            guarded_free(&packed);
+        }
+        free(plain);
+        guarded_free(&wide);
+        product_free(&q);
+    }
+}
+END_TEST
+
 /* A row alone times two panels in one pass, and one after the other: the same bits. */
 START_TEST(two_panels_at_once_are_one_and_one)
 {
@@ -406,6 +491,7 @@ START_TEST(two_panels_at_once_are_one_and_one)
             memcpy(y.p, init, sizeof(init));
             g.second_bytes = FAR * bytes;
             g.second_cols = cols;
+            g.x_packed = t[l / 3].pack_x ? x.p : NULL; /* not read of a row alone */
             t[l / 3].gemm(&g);
             REQUIRE(same_bits(want, y.p, cols + KERN_PANEL), "%s, k %zu", t[l / 3].name, ks[i]);
         }
@@ -483,6 +569,8 @@ Suite *kern_gemm_suite(void)
     tcase_add_loop_test(tc, float_panels_may_have_any_k, 0, 3);
     tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch, 0, N_FORMS);
     tcase_add_loop_test(tc, room_for_widened_values_changes_no_bit, 0, 3);
+    tcase_add_test(tc, packed_rows_stand_side_by_side);
+    tcase_add_loop_test(tc, packed_rows_change_no_bit, 0, 3);
     tcase_add_loop_test(tc, two_panels_at_once_are_one_and_one, 0, 3);
     tcase_add_loop_test(tc, a_panel_in_parts_gives_the_bits_of_a_whole_one, 0, 3);
     suite_add_tcase(s, tc);
