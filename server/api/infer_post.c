@@ -70,7 +70,8 @@ static void count_call(struct srv_request *r, const struct infer_call *call, uns
         if (is_done)
             n_rows += count_job(r, call, &call->job[k]);
     }
-    ads_count_rows(r->srv->store, call->adapter, n_rows);
+    if (n_rows > 0) /* else its adapter may be just coming in: the call has ended before */
+        ads_count_rows(r->srv->store, call->adapter, n_rows);
     if (!call->metrics)
         metrics_release(m, t);
 }
