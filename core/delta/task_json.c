@@ -105,7 +105,7 @@ static int read_prompt(struct delta_builder *b, const json_t *v)
     const char *text = json_string_value(v);
     size_t n = 0;
 
-    for (const char *p = text; p && (p = strstr(p, "{input}")); p++)
+    for (const char *p = text; p && n <= PLACES_MAX && (p = strstr(p, "{input}")); p++)
         n++;
     if (n < 1 || n > PLACES_MAX || json_string_length(v) > BYTES_MAX)
         return bad_value(b, "prompt", "a text of at most 64 KiB with {input} in it, 1 to 16 times");
