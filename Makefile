@@ -196,7 +196,7 @@ unit: $(B)/unit ## unit tests of VARIANT (CK_RUN_SUITE=name for one)
 	$(PY) tools/unit.py $(B)/unit $(CK_RUN_SUITE)
 
 integration: all models | build/.deps-test ## HTTP tests against a running server of VARIANT (Python 3, standard library)
-	PEFTD=$(abspath $(B)/peftd) $(PY) -m unittest discover -s tests/integration -t . -q
+	PEFTD=$(abspath $(B)/peftd) $(PY) tools/modules.py tests/integration
 
 keys: all | build/.deps-test ## every key, verb, route and task, and 100,000 requests with random keys
 	KEYS_REQUESTS=100000 PEFTD=$(abspath $(B)/peftd) $(PY) -m unittest -q tests.integration.test_keys_matrix

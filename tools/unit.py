@@ -13,7 +13,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-LONG = {"goldens": ("library", "chunks", "batch", "precision", "tiles")}
+LONG = {"goldens": ("precision", "chunks", "batch", "library", "tiles")}
 
 
 def run(program, suite, case=None):

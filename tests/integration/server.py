@@ -4,6 +4,7 @@ import http.client
 import io
 import json
 import os
+import re
 import socket
 import tarfile
 import tempfile
@@ -35,6 +36,12 @@ class Answer:
         return self.status, e["code"], e["param"]
 
 
+def what_went_wrong(log):
+    """A log's first report of a sanitizer, which may stand long before its end, and its end."""
+    report = re.search(r"(WARNING: ThreadSanitizer|ERROR: (Address|Leak)Sanitizer|\S+: runtime error:).{,4000}", log, re.S)
+    return (report[0] + "\n...\n" if report else "") + log[-4000:]
+
+
 class Server(Process):
     """Starts peftd on a free port with a store of its own; use as a context. `base` is one of the goldens' bases, or a path."""
 
@@ -53,7 +60,7 @@ class Server(Process):
         text = self.log_text()
         self.close()
         if exc[0] is None and status != 0:
-            raise AssertionError(f"peftd ended with {status}:\n{text[-4000:]}")
+            raise AssertionError(f"peftd ended with {status}:\n{what_went_wrong(text)}")
 
     def close(self):
         self.dir.cleanup()
