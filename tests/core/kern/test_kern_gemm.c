@@ -418,6 +418,7 @@ START_TEST(packed_rows_change_no_bit)
         struct product q = product_new(&forms[_i], n_rows, n_k, n_cols, i % 3);
         struct guarded wide = guarded_new(n_k * KERN_PANEL * sizeof(float));
         const size_t n_y = (n_rows - 1) * q.g.ldy + n_cols;
+        const unsigned chosen = ((unsigned)i + 1) * 2654435761u >> 8; /* apart from the sizes */
         float *plain = malloc(n_y * sizeof(float));
 
         for (unsigned l = 0; l < n_levels; l++) {
@@ -426,14 +427,14 @@ START_TEST(packed_rows_change_no_bit)
 
             if (!t[l].pack_x)
                 continue;
-            g.packed_rows = i % 2 ? KERN_X_ROWS : 2 + i % 5;
+            g.packed_rows = 2 + chosen % 5;
             g.packed_step = n_k * KERN_X_ROWS;
             packed = packed_new(&t[l], &g);
-            g.is_first = i % 2;
-            g.bias = g.is_first && i % 4 == 1 ? q.bias.p : NULL;
-            g.n_ahead = i % 7 * 5000;
+            g.is_first = chosen / 5 % 2;
+            g.bias = g.is_first && chosen / 10 % 2 ? q.bias.p : NULL;
+            g.n_ahead = chosen / 20 % 7 * 5000;
             g.ahead = q.w.p;
-            g.wide = i % 5 ? wide.p : NULL;
+            g.wide = chosen / 140 % 4 ? wide.p : NULL;
             memcpy(q.y.p, q.init, n_y * sizeof(float));
             t[l].gemm(&g);
             memcpy(plain, q.y.p, n_y * sizeof(float));
