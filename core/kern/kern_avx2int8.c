@@ -60,6 +60,8 @@ static inline vi dots_end(const vdots *d, int32_t offset)
     return _mm256_add_epi32(d->wide, _mm256_set1_epi32(offset));
 }
 
+#define AFTER_DOTS(p, is_small, d) __asm__("" : "+r"(p) : "x"((is_small) ? (d).narrow : (d).wide))
+#define GROUPS_AHEAD(form) (kern_is_packed(form_type(form)) ? 4 : 2) /* 2 KiB */
 #include "core/kern/kern_simd_int8.inc"
 #include "core/kern/kern_simd_downint8.inc"
 #include "core/kern/kern_x86int8.inc"

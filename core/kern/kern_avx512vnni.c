@@ -7,7 +7,8 @@
 /* 6 x 2 integer sums, 6 x 2 sums, 2 x 2 weights and 2 of x: 30 of 32 registers */
 enum { INT8_ROWS = 6, INT8_VECS = 2, DOT_OFFSET = 128 };
 #define UNROLLS(form, n_rows) true
-#define GROUPS_AHEAD 2 /* a line a load: without, 0.83 of the rate */
+/* A line a load: without, 0.83 of the rate. */
+#define GROUPS_AHEAD(form) (kern_is_packed(form_type(form)) ? 0 : 2)
 
 static inline vi v_dot(vi s, vi w, vi x)
 {
@@ -147,7 +148,7 @@ INLINE void whole_tile(const struct kern_gemm *g, unsigned n_rows, size_t row)
     const char *w = (const char *)(scale + KERN_PANEL);
     const size_t share = g->n_ahead / g->n_rows * n_rows, n_bytes = KERN_INT8_BLOCK * KERN_PANEL,
                  ahead_step = n_rows == 1 ? n_bytes : share * KERN_INT8_BLOCK / (g->n_k + 1) + 1;
-    const char *ahead = n_rows == 1 ? w + GROUPS_AHEAD * n_bytes
+    const char *ahead = n_rows == 1 ? w + GROUPS_AHEAD(INT8_LONG) * n_bytes
                                     : (const char *)g->ahead + g->n_ahead / g->n_rows * row;
     vi d[WHOLE_ROWS][ALONE_SETS][N_VECS];
     vf s[WHOLE_ROWS][N_VECS];
