@@ -12,8 +12,7 @@
 enum {
     TURN = KERN_X_TURN, /* values of k of a loop's turn */
     TILE_VECS = 2,      /* 6 x 2 sums, 2 weights, 2 inputs: all 16 registers */
-    PIECE_K = 288,      /* values of k at a time, of half a panel: 18 KiB */
-    MOST_ROWS = 144,    /* whose sums wait for the next piece: 9 KiB */
+    MOST_ROWS = 144,    /* that pass by both halves of a panel: their x is in the second cache */
     LEAST_ROWS = 5,     /* fewer are too few chains of multiply-adds, and one may have two panels */
     KEPT_ROWS = 16      /* of more, the first tile keeps what it widens */
 };
@@ -21,7 +20,7 @@ enum {
 /* A tile takes a panel as it is, or widens it, or does that and keeps it for the others. */
 enum source { F32, F16, BF16, F16_KEPT, BF16_KEPT, N_SOURCES };
 
-/* What a tile does with a piece: sum += x w for n_turns turns, at least one. */
+/* A tile's products: sum = x w of n_turns turns, at least one. */
 struct turns {
     const float *x;
     const char *w, *ahead; /* what is asked for next, ahead_step bytes in each turn */
@@ -68,19 +67,23 @@ struct turns {
     "dec %[n]\n\t"                  \
     "jnz 1b\n\t"
 #define EACH_SUM(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11)
-#define LOAD(s) "vmovaps 32*" #s "(%[sum]), %%ymm" #s "\n\t"
+#define CLEAR(s) "vxorps %%xmm" #s ", %%xmm" #s ", %%xmm" #s "\n\t"
 #define STORE(s) "vmovaps %%ymm" #s ", 32*" #s "(%[sum])\n\t"
-#define TURNS(from, n_rows, w_bytes, MORE)                                                         \
-    static void from##_##n_rows(struct turns t)                                                    \
-    {                                                                                              \
-        __asm__ volatile(EACH_SUM(LOAD) ".p2align 5\n1:\n\t" FOUR(TAKE_##from, ROWS##n_rows)       \
-                             MORE NEXT(w_bytes) EACH_SUM(STORE)                                    \
-                         : [x] "+r"(t.x), [w] "+r"(t.w), [wide] "+r"(t.wide),                      \
-                           [ahead] "+r"(t.ahead), [n] "+r"(t.n_turns)                              \
-                         : [step] "r"(t.ahead_step), [sum] "r"(t.sum)                              \
-                         : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", \
-                           "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory", \
-                           "cc");                                                                  \
+#define TURNS(from, n_rows, w_bytes, MORE)                                                    \
+    static void from##_##n_rows(const struct turns *t)                                        \
+    {                                                                                         \
+        const float *x = t->x;                                                                \
+        const char *w = t->w, *ahead = t->ahead;                                              \
+        float *wide = t->wide;                                                                \
+        size_t n = t->n_turns;                                                                \
+                                                                                              \
+        __asm__ volatile(                                                                     \
+            EACH_SUM(CLEAR) ".p2align 5\n1:\n\t" FOUR(TAKE_##from, ROWS##n_rows)              \
+                MORE NEXT(w_bytes) EACH_SUM(STORE)                                            \
+            : [x] "+r"(x), [w] "+r"(w), [wide] "+r"(wide), [ahead] "+r"(ahead), [n] "+r"(n)   \
+            : [step] "r"(t->ahead_step), [sum] "r"(t->sum)                                    \
+            : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", \
+              "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc");          \
     }
 _Static_assert(KERN_X_ROWS == 6 && KERN_X_TURN == 4 && KERN_PANEL == 32 && TILE_VECS * VN == 16,
                "as the loops have it");
@@ -98,7 +101,7 @@ EACH_HEIGHT(BF16, 64, "")
 EACH_HEIGHT(F16_KEPT, 64, KEEP_STEP)
 EACH_HEIGHT(BF16_KEPT, 64, KEEP_STEP)
 
-static void (*const add_turns[N_SOURCES][KERN_X_ROWS])(struct turns t) = {
+static void (*const add_turns[N_SOURCES][KERN_X_ROWS])(const struct turns *t) = {
     [F32] = {HEIGHTS(F32)},
     [F16] = {HEIGHTS(F16)},
     [BF16] = {HEIGHTS(BF16)},
@@ -111,58 +114,65 @@ struct half {
     const struct kern_gemm *g;
     enum source first, others; /* of the first tile of all, and of those behind it */
     size_t row0, n_rows, vec;
-    size_t k, n_k; /* a piece of k */
     const char *ahead;
     size_t ahead_step;
-    _Alignas(32) float sum[MOST_ROWS + KERN_X_ROWS][TILE_VECS * VN]; /* a tile has whole ones */
 };
 
-/* Where value k of the half stands. */
+/* Where the half stands. */
 static const char *weights(const struct half *h, enum source from)
 {
     const struct kern_gemm *g = h->g;
-    const size_t at = h->k * KERN_PANEL + h->vec * VN;
     const bool is_widened = from == F32 && g->panel.type != KERN_PANEL_F32;
 
-    return is_widened ? (const char *)(g->wide + at)
-                      : (const char *)g->w + at * (from == F32 ? 4 : 2);
+    return is_widened ? (const char *)(g->wide + h->vec * VN)
+                      : (const char *)g->w + h->vec * VN * (from == F32 ? 4 : 2);
 }
 
-/* The tile of rows from row0 + row on: the piece's products, and behind the last one its results.
- * Sums of rows that it does not have are read, and written as they were. */
-static void tile(struct half *h, size_t row)
+/* Results of n rows from `row` on. */
+static void put(const struct half *h, size_t row, size_t n, float (*sum)[TILE_VECS * VN])
 {
     const struct kern_gemm *g = h->g;
-    const size_t at = h->row0 + row, left = h->n_rows - row;
-    const size_t n = left < g->packed_rows ? left : g->packed_rows;
-    const enum source from = at ? h->others : h->first;
-    struct turns t = {.x = g->x_packed + at / g->packed_rows * g->packed_step + h->k * KERN_X_ROWS,
-                      .w = weights(h, from),
-                      .wide = g->wide ? g->wide + h->k * KERN_PANEL + h->vec * VN : NULL,
-                      .n_turns = h->n_k / TURN,
-                      .ahead = h->ahead,
-                      .ahead_step = h->ahead_step,
-                      .sum = h->sum + row};
+    const size_t n_vecs = g->n_cols - h->vec * VN < TILE_VECS * VN ? 0 : TILE_VECS;
 
-    if (h->k == 0)
-        memset(t.sum, 0, n * sizeof(*t.sum));
-    add_turns[from][n - 1](t);
-    h->ahead += t.n_turns * h->ahead_step;
-    for (size_t r = row; h->k + h->n_k == g->n_k && r < row + n; r++)
-        for (size_t c = 0; c < TILE_VECS && (h->vec + c) * VN < g->n_cols; c++)
-            vec_store(g, h->row0 + r, (h->vec + c) * VN, v_load(h->sum[r] + c * VN));
+    for (size_t r = 0; r < n; r++) {
+        float *const y = g->y + (row + r) * g->ldy + h->vec * VN;
+        const float *const more = !g->is_first ? y : g->bias ? g->bias + h->vec * VN : NULL;
+
+        for (size_t c = 0; c < n_vecs; c++) {
+            const vf s = v_load(sum[r] + c * VN);
+
+            v_store(y + c * VN, more ? v_add(s, v_load(more + c * VN)) : s);
+        }
+        for (size_t c = n_vecs; c < TILE_VECS && (h->vec + c) * VN < g->n_cols; c++)
+            vec_store(g, row + r, (h->vec + c) * VN, v_load(sum[r] + c * VN));
+    }
 }
 
-static void pieces(struct half *h)
+/* The tile of n rows from `row` on. A sum is computed of all rows that a tile may have. */
+static void tile(struct half *h, size_t row, size_t n)
 {
-    const size_t n = (h->g->n_k + PIECE_K - 1) / PIECE_K;
-    const size_t each = (h->g->n_k + n * TURN - 1) / (n * TURN) * TURN;
+    const struct kern_gemm *g = h->g;
+    const enum source from = row ? h->others : h->first;
+    _Alignas(32) float sum[KERN_X_ROWS][TILE_VECS * VN];
+    const struct turns t = {.x = g->x_packed + row / g->packed_rows * g->packed_step,
+                            .w = weights(h, from),
+                            .wide = g->wide ? g->wide + h->vec * VN : NULL,
+                            .n_turns = g->n_k / TURN,
+                            .ahead = h->ahead,
+                            .ahead_step = h->ahead_step,
+                            .sum = sum};
 
-    for (h->k = 0; h->k < h->g->n_k; h->k += h->n_k) {
-        h->n_k = h->g->n_k - h->k < each ? h->g->n_k - h->k : each;
-        for (size_t row = 0; row < h->n_rows; row += h->g->packed_rows)
-            tile(h, row);
-    }
+    add_turns[from][n - 1](&t);
+    h->ahead += t.n_turns * h->ahead_step;
+    put(h, row, n, sum);
+}
+
+static void tiles(struct half *h)
+{
+    const size_t end = h->row0 + h->n_rows, each = h->g->packed_rows;
+
+    for (size_t row = h->row0; row < end; row += each)
+        tile(h, row, end - row < each ? end - row : each);
 }
 
 bool kern__takes_packed(const struct kern_gemm *g)
@@ -192,7 +202,7 @@ void kern__gemm_packed(const struct kern_gemm *g)
     for (h.row0 = 0; h.row0 < g->n_rows; h.row0 += most) {
         h.n_rows = g->n_rows - h.row0 < most ? g->n_rows - h.row0 : most;
         for (h.vec = 0; h.vec * VN < g->n_cols; h.vec += TILE_VECS)
-            pieces(&h);
+            tiles(&h);
     }
 }
 

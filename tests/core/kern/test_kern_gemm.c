@@ -408,7 +408,7 @@ END_TEST
  * one, a half of a panel that has no columns. */
 START_TEST(packed_rows_change_no_bit)
 {
-    static const size_t ks[] = {4, 36, 288, 292, 580}, cols[] = {1, 16, 17, 32};
+    static const size_t ks[] = {4, 36, 384, 388, 772}, cols[] = {1, 16, 17, 32};
     static const size_t rows[] = {1, 5, 8, 9, 16, 17, 18, 25, 144, 146, 153, 300};
     struct kern_table t[N_LEVELS];
     const unsigned n_levels = levels_all(t);
