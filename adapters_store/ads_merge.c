@@ -249,7 +249,7 @@ void ads_count_rows(struct ads_store *s, const struct ads_adapter *a, uint64_t n
 {
     struct ads__task *t;
 
-    if (s->hot.percent == 0 || n_rows == 0)
+    if (s->hot.percent == 0)
         return;
     core_lock(&s->lock);
     s->hot.n_rows += n_rows;
