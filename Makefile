@@ -13,8 +13,8 @@ unexport $(filter PEFTD_%,$(.VARIABLES))
 
 COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 WARN := -Wall -Wextra -Wshadow -Wmissing-prototypes -Wstrict-prototypes -Wpointer-arith -Wno-format-truncation -Wno-missing-field-initializers -Werror
-# Structs of some hundred bytes are zeroed and copied by vectors: `rep stos`, which gcc takes for x86 in general,
-# was 4 % of one stream of Q4_0.
+# Structs of up to 512 bytes (the arguments of a product have 256) are zeroed and copied by vectors: `rep stos`,
+# which gcc takes for x86 in general, was 4 % of one stream of Q4_0.
 X86_STRUCTS = -mmemset-strategy=vector_loop:512:noalign,libcall:-1:noalign -mmemcpy-strategy=vector_loop:512:noalign,libcall:-1:noalign
 FLAGS_release = -O2 -g -DNDEBUG $(if $(is_x86),$(X86_STRUCTS))
 FLAGS_debug := -O0 -g3
