@@ -32,7 +32,7 @@ def main():
     program, wanted = sys.argv[1], sys.argv[2:] or suites()
     long_first = sorted(wanted, key=lambda suite: suite not in LONG)
     parts = [part(program, suite, case) for suite in long_first for case in LONG.get(suite, (None,))]
-    run_all(parts, "parts of suites", "checks", r"^\d+%: Checks: (\d+)", show="skipped")
+    run_all(parts, "parts of suites", "checks", r"^\d+%: Checks: (\d+)", show=": skipped: level ")
 
 
 main()
