@@ -6,7 +6,7 @@
 Cases: `one` stream and `many` (16) streams of SmolLM2, `http`: 16 clients with one text a call to
 MiniLM. `busy` is the number of endless loops that run beside. In each round every build runs once,
 in turn, after a round to warm up; the table shows the median of each build and the median of the
-rounds' ratios to the first build. Standard library only. docs/performance.md has figures.
+rounds' ratios to the first build. Standard library only. docs/performance-workers.md has figures.
 With --quiet a turn waits until other programs leave the machine alone.
 """
 import argparse

@@ -461,7 +461,8 @@ void fwd__uncouple(const struct fwd *f, struct fwd_worker *me, const struct delt
 
 /* Of n_tiles of a product of few rows, those that each worker does without claiming them: worker
  * 0 the first, worker 1 those behind them. The rest is claimed: of a row alone only what cannot be
- * shared out, for claimed panels cost one stream up to a fifteenth (docs/performance.md). */
+ * shared out, for claimed panels cost one stream up to a fifteenth (docs/performance-products.md).
+ */
 size_t fwd__own_tiles(const struct fwd *f, uint32_t n_rows, size_t n_tiles);
 int fwd__ahead_open(struct fwd *f, struct core_err *err);
 void fwd__ahead_close(struct fwd *f);

@@ -4,7 +4,8 @@
  * block, which lie far apart. Where such a piece ends the processor's own prefetching has hardly
  * begun, and most of a burst of prefetches is dropped. So while attend.c multiplies by a piece it
  * asks, line by line, for the one that stands LEAD pieces behind it: of the same item, and at its
- * end of the item that the worker takes next. docs/performance.md has the measurements. */
+ * end of the item that the worker takes next. docs/performance-attention.md has the measurements.
+ */
 #include "core/fwd/fwd_internal.h"
 
 enum { LEAD = 2 };

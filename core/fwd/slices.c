@@ -26,8 +26,8 @@
 
 enum {
     /* of a slice, at the mean, which reads all weights: fewer gain nothing, or too little for
-     * what trials cost (docs/performance.md). Of a decoder, many of whose steps have rows of one
-     * stream each, and where all rows of an input come at once */
+     * what trials cost (docs/performance-steps.md). Of a decoder, many of whose steps have rows of
+     * one stream each, and where all rows of an input come at once */
     ROWS_DECODER = 16,
     ROWS_ENCODER = 8,
     /* no worker counts as slower than the fastest one's so manieth part: who was held up once still

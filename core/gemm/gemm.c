@@ -27,7 +27,7 @@ enum {
     ROWS_MIN = 96,             /* fewer would widen a panel too often */
     /* rows of a piece, whose x stays in the second-level cache. Tiles of AMX want more where rows
      * need not be shared out: their products are so fast that a panel, once read, had better serve
-     * many (docs/performance.md, "With AMX") */
+     * many (docs/performance-x86.md, "With AMX") */
     PIECE_ROWS = 144,
     TILES_PIECE_ROWS = 160,
     TILES_PIECE_ALONE = 256,

@@ -3,7 +3,7 @@
  * A tile of rows as memory has them wants an address for each row and lines from as many places,
  * and a panel that is wider than the first cache comes from the second again for each tile. Packed
  * rows are one stream, half a panel at a time stays near, and so what a multiply-add takes beside
- * itself is small where another thread shares the core (docs/performance.md). */
+ * itself is small where another thread shares the core (docs/performance-products.md). */
 #include "core/kern/kern_internal.h"
 
 #if defined(__x86_64__)

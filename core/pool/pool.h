@@ -8,7 +8,7 @@
  * for 0.2 ms, then sleeps on a futex; so a pool without work uses no CPU. When other
  * threads want the cores the pool notices (a third of 5 ms, twice in turn, in which a worker could
  * run and did not) and spins for 0.05 ms at most, for 20 ms, doubling to 80 ms while it stays so.
- * With more workers than CPUs it never spins. docs/performance.md has the measurements.
+ * With more workers than CPUs it never spins. docs/performance-workers.md has the measurements.
  *
  * Places. If there are as many cores as workers, each worker keeps to a core that no other of
  * them has (homes.h): left alone, the system wakes a worker where it or its waker ran
