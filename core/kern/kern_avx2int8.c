@@ -2,7 +2,7 @@
  *
  * Few rows are multiplied by a panel as it is. From some on a piece of a panel of packed values
  * becomes bytes once for all of them; bytes are multiplied as pairs of 16 bits
- * (kern_avx2pairs.c). */
+ * (kern_avx2pairs.c), of two rows as bytes (kern_avx2signs.c). */
 #include "core/kern/kern_internal.h"
 
 #if defined(__x86_64__)
@@ -192,12 +192,16 @@ INLINE void wide_dots(const struct wide *a, enum int8_form f, unsigned n_rows, s
 
 static void gemm_ints(const struct kern_gemm *g)
 {
-    (kern__takes_pairs(g) ? kern__pairs_in_ints : few_or_many)(g);
+    (kern__takes_signs(g)   ? kern__gemm_signs
+     : kern__takes_pairs(g) ? kern__pairs_in_ints
+                            : few_or_many)(g);
 }
 
 static void gemm_floats(const struct kern_gemm *g)
 {
-    (kern__takes_pairs(g) ? kern__pairs_in_floats : few_or_many)(g);
+    (kern__takes_signs(g)   ? kern__gemm_signs
+     : kern__takes_pairs(g) ? kern__pairs_in_floats
+                            : few_or_many)(g);
 }
 
 void kern__fill_avx2int8(struct kern_table *t)

@@ -43,6 +43,9 @@ void kern__gemm_packed(const struct kern_gemm *g);
 bool kern__takes_pairs(const struct kern_gemm *g);
 void kern__pairs_in_ints(const struct kern_gemm *g);
 void kern__pairs_in_floats(const struct kern_gemm *g);
+/* gemm_int8 of two rows and panels of the same kinds. */
+bool kern__takes_signs(const struct kern_gemm *g);
+void kern__gemm_signs(const struct kern_gemm *g);
 
 /* The portable to_f32: the levels hand it the types they have no loop for. */
 void kern__to_f32_portable(enum tensor_type type, size_t n, const void *src, float *dst);
