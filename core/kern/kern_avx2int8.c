@@ -190,18 +190,24 @@ INLINE void wide_dots(const struct wide *a, enum int8_form f, unsigned n_rows, s
     }
 }
 
+INLINE void gemm_bytes(const struct kern_gemm *g, void (*pairs)(const struct kern_gemm *g))
+{
+    if (kern__takes_signs(g))
+        kern__gemm_signs(g);
+    else if (kern__takes_pairs(g))
+        pairs(g);
+    else
+        few_or_many(g);
+}
+
 static void gemm_ints(const struct kern_gemm *g)
 {
-    (kern__takes_signs(g)   ? kern__gemm_signs
-     : kern__takes_pairs(g) ? kern__pairs_in_ints
-                            : few_or_many)(g);
+    gemm_bytes(g, kern__pairs_in_ints);
 }
 
 static void gemm_floats(const struct kern_gemm *g)
 {
-    (kern__takes_signs(g)   ? kern__gemm_signs
-     : kern__takes_pairs(g) ? kern__pairs_in_floats
-                            : few_or_many)(g);
+    gemm_bytes(g, kern__pairs_in_floats);
 }
 
 void kern__fill_avx2int8(struct kern_table *t)

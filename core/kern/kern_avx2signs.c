@@ -16,7 +16,7 @@ enum { DOT_OFFSET = 0 };
 
 enum {
     ROWS = 2, /* 8 sums, 4 of x, a one, a vector of the panel and a product: 15 registers */
-    BYTES_AHEAD = 2048, /* of the panel, asked for */
+    BYTES_AHEAD = 2048, /* of the panel and of the one behind it, asked for; 4 KiB gain no more */
     LINE_WORDS = 16
 };
 
