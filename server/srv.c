@@ -159,7 +159,7 @@ static int open_engine(struct srv *s, struct core_err *err)
     return engine_new(&s->engine, s->model, &engine, err);
 }
 
-/* Of the store, which is open before the engine is and as long. */
+/* Of the store, which is open before the engine is; it is closed before the engine ends. */
 static bool is_stepping(void *arg)
 {
     const struct srv *s = arg;
@@ -220,14 +220,16 @@ void srv_close(struct srv *s)
     const struct timespec moment = {.tv_nsec = 1000000};
 
     /* Every connection has ended, so every job is cancelled and ends within a step,
-     * and loads come to their end: soon nothing is under way. */
+     * and loads come to their end: soon no request is under way. But what the store does of its
+     * own accord (a window of --merge-share ends) may be, and asks the engine: is_stepping() and
+     * stand_aside(). So the store's threads end first. */
     while (srv_reap(s) > 0)
         nanosleep(&moment, NULL);
     executor_free(&s->executor);
-    if (s->engine)
-        engine_free(&s->engine);
     if (s->store)
         ads_store_close(&s->store);
+    if (s->engine)
+        engine_free(&s->engine);
     delta_free(s->base);
     s->base = NULL;
     if (s->model)

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 import unittest
 
 from tests.integration.server import Server, golden, own_files
@@ -169,6 +170,17 @@ class Budget(unittest.TestCase):
             s.stop()
             with Server("bert", "--store", s.store) as again:
                 self.assertEqual(call(again, "GET", "lora").json["state"], "stored")
+
+
+class End(unittest.TestCase):
+    def test_a_server_may_end_just_after_a_window(self):
+        """A window is judged by a thread of the store without a request: the thread sanitizer sees if the engine that it asks ends first."""
+        tokens = golden(LORA)["cases"][0]["tokens"] * 10
+        for seconds in (0.05, 0.08, 0.11):  # to end between the tick that asks for it and the next one, which is 0.05 s later
+            with Server("bert", "--merge-share", "60", "--merge-window", "0.1") as s:
+                self.assertEqual(s.put("hot", own_files(LORA, "hot")).status, 201)
+                self.assertEqual(s.infer({"task": "hot", "inputs": [{"tokens": tokens}] * 200}).status, 200)
+                time.sleep(seconds)
 
 
 class ByShare(unittest.TestCase):
