@@ -149,14 +149,15 @@ struct kern_int8_whole {
 };
 enum { KERN_WHOLE_UNIT = 64, KERN_WHOLE_MAX = 1024 }; /* values of k: a multiple; at most so many */
 
-/* A struct kern_int8 as pairs of 16 bits, for levels that multiply these, each q + 128: of bytes 4
- * i to 4 i + 3 of q the first and the third, and the second and the fourth. gemm_int8's sums of a
- * block begin with so much there, less 128 times the sum of its bytes of w. */
+/* A struct kern_int8 as pairs of 16 bits, for levels that multiply these: of bytes 4 i to 4 i + 3
+ * of q the first and the third, and the second and the fourth. With AVX2_FLOAT each is q + 128, and
+ * the offset is less KERN_PAIRS_BEGIN, with which, less 128 times the sum of its bytes of w,
+ * gemm_int8's sums of a block begin there. */
 enum { KERN_PAIRS_BEGIN = 128 * 255 * KERN_INT8_BLOCK };
 struct kern_int8_pairs {
     uint32_t first[KERN_INT8_BLOCK / 4], second[KERN_INT8_BLOCK / 4];
-    float scale;    /* the block's */
-    int32_t offset; /* the block's, less KERN_PAIRS_BEGIN */
+    float scale; /* the block's, as the offset */
+    int32_t offset;
 };
 
 /* KERN_PART values of k of a panel, and what is asked for beside them. */

@@ -2,7 +2,7 @@
  *
  * Few rows are multiplied by a panel as it is. From some on a piece of a panel of packed values
  * becomes bytes once for all of them; bytes are multiplied as pairs of 16 bits
- * (kern_avx2pairs.c), of two rows as bytes (kern_avx2signs.c). */
+ * (kern_avx2words.c), of two rows as bytes (kern_avx2signs.c). */
 #include "core/kern/kern_internal.h"
 
 #if defined(__x86_64__)
@@ -202,12 +202,12 @@ INLINE void gemm_bytes(const struct kern_gemm *g, void (*pairs)(const struct ker
 
 static void gemm_ints(const struct kern_gemm *g)
 {
-    gemm_bytes(g, kern__pairs_in_ints);
+    gemm_bytes(g, kern__gemm_words);
 }
 
 static void gemm_floats(const struct kern_gemm *g)
 {
-    gemm_bytes(g, kern__pairs_in_floats);
+    gemm_bytes(g, kern__gemm_pairs);
 }
 
 void kern__fill_avx2int8(struct kern_table *t)
@@ -216,11 +216,12 @@ void kern__fill_avx2int8(struct kern_table *t)
     t->to_int8 = to_int8_fours;
     t->gemm_int8 = gemm_ints;
     t->down_int8 = down_int8;
-    kern__fill_avx2pairs(t);
+    kern__fill_avx2words(t);
 }
 
 void kern__fill_avx2float(struct kern_table *t)
 {
     t->gemm_int8 = gemm_floats;
+    kern__fill_avx2pairs(t);
 }
 #endif

@@ -128,26 +128,6 @@ static const char *weights(const struct half *h, enum source from)
                       : (const char *)g->w + h->vec * VN * (from == F32 ? 4 : 2);
 }
 
-/* Results of n rows from `row` on. */
-static void put(const struct half *h, size_t row, size_t n, float (*sum)[TILE_VECS * VN])
-{
-    const struct kern_gemm *g = h->g;
-    const size_t n_vecs = g->n_cols - h->vec * VN < TILE_VECS * VN ? 0 : TILE_VECS;
-
-    for (size_t r = 0; r < n; r++) {
-        float *const y = g->y + (row + r) * g->ldy + h->vec * VN;
-        const float *const more = !g->is_first ? y : g->bias ? g->bias + h->vec * VN : NULL;
-
-        for (size_t c = 0; c < n_vecs; c++) {
-            const vf s = v_load(sum[r] + c * VN);
-
-            v_store(y + c * VN, more ? v_add(s, v_load(more + c * VN)) : s);
-        }
-        for (size_t c = n_vecs; c < TILE_VECS && (h->vec + c) * VN < g->n_cols; c++)
-            vec_store(g, row + r, (h->vec + c) * VN, v_load(sum[r] + c * VN));
-    }
-}
-
 /* The tile of n rows from `row` on. A sum is computed of all rows that a tile may have. */
 static void tile(struct half *h, size_t row, size_t n)
 {
@@ -164,7 +144,7 @@ static void tile(struct half *h, size_t row, size_t n)
 
     add_turns[from][n - 1](&t);
     h->ahead += t.n_turns * h->ahead_step;
-    put(h, row, n, sum);
+    sums_store(g, n, TILE_VECS, row, h->vec, sum[0]);
 }
 
 static void tiles(struct half *h)

@@ -1,9 +1,10 @@
-/* core/kern/kern_avx2pairs.c - products of panels of bytes on CPUs whose only instruction for them
- * is the one that multiplies pairs of 16 bits and adds them.
+/* core/kern/kern_avx2pairs.c - the avx2float level's products of three rows and more with panels of
+ * bytes: pairs of 16 bits, whose products are summed as floats.
  *
- * Both factors of a product count as 128 more than they are, so that none is negative and no sign
- * has to be moved; a sum begins with what that changes. The first rows make pairs of a panel's
- * bytes as they take them, and leave them in the first cache for the others. */
+ * Some processors add floats, subnormal ones too, beside products of integers, and integers in
+ * their place. Both factors of a product count as 128 more than they are, so that none is negative
+ * and no sign has to be moved; a sum begins with what that changes. The first rows make pairs of a
+ * panel's bytes as they take them, and leave them in the first cache for the others. */
 #include "core/kern/kern_internal.h"
 
 #if defined(__x86_64__)
@@ -21,10 +22,8 @@ enum {
     MOST_ROWS = 64 /* whose sums wait for the next piece */
 };
 
-/* How products are summed. As none is negative and a block's sum is below 2^23, their bits are
- * those of subnormal numbers, so many times 2^-149, of which a sum of f32 is exact. Some processors
- * add floats, subnormal ones too, beside products of integers, and integers in their place. */
-enum sums { IN_INTS, IN_FLOATS };
+/* As no product is negative and a block's sum is below 2^23, their bits are those of subnormal
+ * numbers, so many times 2^-149, of which a sum of f32 is exact. */
 _Static_assert(KERN_PAIRS_BEGIN + 255 * 255 * KERN_INT8_BLOCK < 1 << 23,
                "sums of floats are exact");
 
@@ -101,14 +100,10 @@ INLINE void next_piece(struct pieces *a, enum int8_form f)
  */
 enum source { BYTES, BYTES_KEPT, PAIRS };
 
-/* sum += more. gcc would add integers to each other first, which takes a register each, and copy
- * sums. */
-INLINE void add_to(vi *sum, enum sums how, vi more)
+/* sum += more, their bits as floats. By hand, for gcc copies sums. */
+INLINE void add_to(vi *sum, vi more)
 {
-    if (how == IN_FLOATS)
-        __asm__("vaddps %1, %0, %0" : "+x"(*sum) : "xm"(more));
-    else
-        __asm__("vpaddd %1, %0, %0" : "+x"(*sum) : "xm"(more));
+    __asm__("vaddps %1, %0, %0" : "+x"(*sum) : "xm"(more));
 }
 
 /* Row `second` of four bytes i of a block, as pairs. */
@@ -127,7 +122,7 @@ INLINE void take_pairs(enum source from, const uint32_t *bytes, uint32_t *pairs,
 
 /* d = a block's sums of products. */
 INLINE void block_dots(enum source from, const uint32_t *bytes, uint32_t *pairs,
-                       const uint32_t *begin, const struct kern_int8_pairs *const *x, enum sums how,
+                       const uint32_t *begin, const struct kern_int8_pairs *const *x,
                        unsigned n_rows, vi d[][TILE_VECS])
 {
     /* one address each, from which all others are constants */
@@ -148,10 +143,10 @@ INLINE void block_dots(enum source from, const uint32_t *bytes, uint32_t *pairs,
                     vi product = _mm256_madd_epi16(v[c], q);
 
                     if (i + second == 0) {
-                        add_to(&product, how, v_load_words(begin + c * VN));
+                        add_to(&product, v_load_words(begin + c * VN));
                         d[r][c] = product;
                     } else {
-                        add_to(&d[r][c], how, product);
+                        add_to(&d[r][c], product);
                     }
                 }
             }
@@ -160,15 +155,14 @@ INLINE void block_dots(enum source from, const uint32_t *bytes, uint32_t *pairs,
 }
 
 /* s += a block's products, scaled. */
-INLINE void add_block(struct pieces *a, enum int8_form f, enum sums how, enum source from,
-                      unsigned n_rows, size_t vec, size_t b, const struct kern_int8_pairs *const *x,
-                      vf s[][N_VECS])
+INLINE void add_block(struct pieces *a, enum int8_form f, enum source from, unsigned n_rows,
+                      size_t vec, size_t b, const struct kern_int8_pairs *const *x, vf s[][N_VECS])
 {
     const float *scale = a->scale[b] + vec * VN;
     vi d[TILE_ROWS][TILE_VECS];
 
     block_dots(from, a->bytes[b] + vec * VN, a->pairs[b * KERN_INT8_BLOCK / 2] + vec * VN,
-               a->begin[b] + vec * VN, x, how, n_rows, d);
+               a->begin[b] + vec * VN, x, n_rows, d);
     UNROLL
     for (unsigned r = 0; r < n_rows; r++) {
         const vf sx = v_set1(x[r]->scale);
@@ -197,8 +191,8 @@ INLINE void scale_all(const struct pieces *a, unsigned n_rows, size_t vec, vf s[
 }
 
 /* Rows from `row` on; `sum` are theirs. */
-INLINE void tile(struct pieces *a, enum int8_form f, enum sums how, enum source from,
-                 unsigned n_rows, size_t row, size_t vec, float (*sum)[KERN_PANEL])
+INLINE void tile(struct pieces *a, enum int8_form f, enum source from, unsigned n_rows, size_t row,
+                 size_t vec, float (*sum)[KERN_PANEL])
 {
     const struct kern_gemm *g = a->g;
     const struct kern_int8_pairs *x[TILE_ROWS];
@@ -218,7 +212,7 @@ INLINE void tile(struct pieces *a, enum int8_form f, enum sums how, enum source 
     for (size_t b = 0; b < a->n_k / KERN_INT8_BLOCK; b++, a->ahead += a->ahead_step) {
         for (size_t at = 0; at < a->ahead_step; at += 64)
             PREFETCH(a->ahead + at);
-        add_block(a, f, how, from, n_rows, vec, b, x, s);
+        add_block(a, f, from, n_rows, vec, b, x, s);
         UNROLL
         for (unsigned r = 0; r < n_rows; r++)
             x[r]++;
@@ -237,12 +231,12 @@ INLINE void tile(struct pieces *a, enum int8_form f, enum sums how, enum source 
     }
 }
 
-INLINE void tiles(struct pieces *a, enum int8_form f, enum sums how, enum source from,
-                  unsigned n_rows, size_t row, float (*sum)[KERN_PANEL])
+INLINE void tiles(struct pieces *a, enum int8_form f, enum source from, unsigned n_rows, size_t row,
+                  float (*sum)[KERN_PANEL])
 {
     for (size_t vec = 0; n_rows <= (from == PAIRS ? TILE_ROWS : FIRST_ROWS) && vec < N_VECS;
          vec += TILE_VECS)
-        tile(a, f, how, from, n_rows, row, vec, sum);
+        tile(a, f, from, n_rows, row, vec, sum);
 }
 
 /* Of so many rows those of the first tile; the tiles of the others. */
@@ -256,8 +250,7 @@ static inline size_t other_tiles(size_t n_rows)
 }
 
 /* Rows from `first` on, at most MOST_ROWS. */
-INLINE void some_rows(struct pieces *a, enum int8_form f, enum sums how, size_t first,
-                      size_t n_rows)
+INLINE void some_rows(struct pieces *a, enum int8_form f, size_t first, size_t n_rows)
 {
     const size_t n_first = first_rows(n_rows), n_tiles = other_tiles(n_rows), n_k = a->g->n_k;
 
@@ -266,9 +259,9 @@ INLINE void some_rows(struct pieces *a, enum int8_form f, enum sums how, size_t 
     for (a->k = 0; a->k < n_k; a->k += a->n_k) {
         a->n_k = n_k - a->k < PIECE_K ? n_k - a->k : PIECE_K;
         next_piece(a, f);
-#define ALONE(n) tiles(a, f, how, BYTES, n, first, a->sum)
-#define FIRST(n) tiles(a, f, how, BYTES_KEPT, n, first, a->sum)
-#define OTHER(n) tiles(a, f, how, PAIRS, n, first + row, a->sum + row)
+#define ALONE(n) tiles(a, f, BYTES, n, first, a->sum)
+#define FIRST(n) tiles(a, f, BYTES_KEPT, n, first, a->sum)
+#define OTHER(n) tiles(a, f, PAIRS, n, first + row, a->sum + row)
         if (n_tiles) {
             FOR_HEIGHT(n_first, FIRST)
         } else {
@@ -284,7 +277,7 @@ INLINE void some_rows(struct pieces *a, enum int8_form f, enum sums how, size_t 
     }
 }
 
-INLINE void gemm_form(const struct kern_gemm *g, enum int8_form f, enum sums how)
+INLINE void gemm_form(const struct kern_gemm *g, enum int8_form f)
 {
     const size_t n_parts = (g->n_rows + MOST_ROWS - 1) / MOST_ROWS;
     const size_t n_tiles = n_parts * (1 + other_tiles((g->n_rows + n_parts - 1) / n_parts));
@@ -296,36 +289,16 @@ INLINE void gemm_form(const struct kern_gemm *g, enum int8_form f, enum sums how
     a.ahead_step = (g->n_ahead + n_asks - 1) / n_asks;
     for (size_t i = 0, row = 0, n; i < n_parts; i++, row += n) {
         n = (g->n_rows - row) / (n_parts - i);
-        some_rows(&a, f, how, row, n);
+        some_rows(&a, f, row, n);
     }
 }
 
-#define ONE_FORM(name, f, how)                                            \
-    static __attribute__((noinline)) void name(const struct kern_gemm *g) \
-    {                                                                     \
-        gemm_form(g, f, how);                                             \
-    }
-
-ONE_FORM(ints_q8, INT8_Q8, IN_INTS)
-ONE_FORM(ints_long, INT8_LONG, IN_INTS)
-ONE_FORM(floats_q8, INT8_Q8, IN_FLOATS)
-ONE_FORM(floats_long, INT8_LONG, IN_FLOATS)
-
-bool kern__takes_pairs(const struct kern_gemm *g)
+void kern__gemm_pairs(const struct kern_gemm *g)
 {
-    const enum int8_form f = form_of(&g->panel);
-
-    return g->x_pairs && g->n_rows > 1 && g->n_k && (f == INT8_Q8 || f == INT8_LONG);
-}
-
-void kern__pairs_in_ints(const struct kern_gemm *g)
-{
-    (form_of(&g->panel) == INT8_LONG ? ints_long : ints_q8)(g);
-}
-
-void kern__pairs_in_floats(const struct kern_gemm *g)
-{
-    (form_of(&g->panel) == INT8_LONG ? floats_long : floats_q8)(g);
+    if (form_of(&g->panel) == INT8_LONG)
+        gemm_form(g, INT8_LONG);
+    else
+        gemm_form(g, INT8_Q8);
 }
 
 void kern__fill_avx2pairs(struct kern_table *t)

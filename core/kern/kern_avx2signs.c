@@ -4,7 +4,7 @@
  * That factor is |x|, and the panel takes the sign of x: a byte, which is 128 more than the value v
  * that it stands for, becomes v by an exclusive or with 0x80, and -v - 1 by one with 0x7f. So sums
  * begin with those 1 times |x|: the sum of |x| of the values below 0. |x| is 127 at most, and two
- * products fit in 16 bits. Of three rows and more, pairs (kern_avx2pairs.c) are faster, and one is
+ * products fit in 16 bits. Of three rows and more, words (kern_avx2words.c) are faster, and one is
  * as fast as memory with any of these. */
 #include "core/kern/kern_internal.h"
 

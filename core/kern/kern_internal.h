@@ -27,6 +27,7 @@ void kern__fill_avx2gemm(struct kern_table *t);
 void kern__fill_avx2int8(struct kern_table *t);
 void kern__fill_avx2packed(struct kern_table *t);
 void kern__fill_avx2pairs(struct kern_table *t);
+void kern__fill_avx2words(struct kern_table *t);
 void kern__fill_avx512gemm(struct kern_table *t);
 void kern__fill_avx512int8(struct kern_table *t);
 void kern__fill_avx512vnnidown(struct kern_table *t);
@@ -38,11 +39,11 @@ void kern__fill_sveint8(struct kern_table *t);
 bool kern__takes_packed(const struct kern_gemm *g);
 void kern__gemm_packed(const struct kern_gemm *g);
 
-/* gemm_int8 over x_pairs, two rows or more, and panels of bytes: in groups of 32 without minima, or
- * with one scale. Two ways to the same bits. */
+/* gemm_int8 over x_pairs, three rows or more, and panels of bytes: in groups of 32 without minima,
+ * or with one scale. Two ways to the same bits, each with pairs of its own. */
 bool kern__takes_pairs(const struct kern_gemm *g);
-void kern__pairs_in_ints(const struct kern_gemm *g);
-void kern__pairs_in_floats(const struct kern_gemm *g);
+void kern__gemm_words(const struct kern_gemm *g);
+void kern__gemm_pairs(const struct kern_gemm *g);
 /* gemm_int8 of two rows and panels of the same kinds. */
 bool kern__takes_signs(const struct kern_gemm *g);
 void kern__gemm_signs(const struct kern_gemm *g);
