@@ -1,8 +1,8 @@
 /* core/kern/kern_avx2int8.c - 8-bit products of the AVX2 level, which has no instruction for them.
  *
  * Few rows are multiplied by a panel as it is. From some on a piece of a panel of packed values
- * becomes bytes once for all of them; bytes are multiplied as pairs of 16 bits
- * (kern_avx2words.c), of two rows as bytes (kern_avx2signs.c). */
+ * becomes bytes once for all of them, of four bits in loops by hand (kern_avx2nibbles.c); bytes are
+ * multiplied as pairs of 16 bits (kern_avx2words.c), of two rows as bytes (kern_avx2signs.c). */
 #include "core/kern/kern_internal.h"
 
 #if defined(__x86_64__)
@@ -136,7 +136,7 @@ enum {
 
 INLINE size_t wide_min(enum int8_form f)
 {
-    return f == INT8_Q8 ? WIDE_NEVER : f == INT8_Q4 || f == INT8_Q4_MIN ? 6 : 4;
+    return f == INT8_Q8 || f == INT8_Q4 || f == INT8_Q4_MIN ? WIDE_NEVER : 4;
 }
 
 /* sum = product, or sum += product, `is_first` a constant. */
@@ -196,6 +196,8 @@ INLINE void gemm_bytes(const struct kern_gemm *g, void (*pairs)(const struct ker
         kern__gemm_signs(g);
     else if (kern__takes_pairs(g))
         pairs(g);
+    else if (kern__takes_nibbles(g))
+        kern__gemm_nibbles(g);
     else
         few_or_many(g);
 }
