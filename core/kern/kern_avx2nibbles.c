@@ -11,7 +11,10 @@ enum { DOT_OFFSET = 0 };
 
 #include "core/kern/kern_avx2blocks.inc"
 
-enum { LEAST_ROWS = 6, QUADS = KERN_INT8_BLOCK / 4 };
+enum {
+    LEAST_ROWS = 6, /* repay what the widening takes, as measured (docs/performance-x86.md) */
+    QUADS = KERN_INT8_BLOCK / 4
+};
 
 /* Quads k of the panel, times those of x. */
 #define TAKE(k)                             \

@@ -16,7 +16,7 @@ enum { DOT_OFFSET = 0 };
 enum {
     LEAST_ROWS = 3,              /* two are faster as kern_avx2signs.c has them */
     BYTES_TILE = 5,              /* rows of a tile that takes bytes: register 11 is a mask */
-    BYTES_ROWS = 3 * BYTES_TILE, /* of more, words are made first */
+    BYTES_ROWS = 3 * BYTES_TILE, /* more repay words made first (docs/performance-x86.md) */
     STEPS = KERN_INT8_BLOCK / 2  /* pairs of a block */
 };
 
