@@ -58,7 +58,7 @@ ISA_sve = $(if $(is_arm),-march=armv8.2-a+sve+bf16 -msve-vector-bits=256)
 ISA_avx2gemm = $(ISA_avx2)
 ISA_avx2int8 = $(ISA_avx2)
 ISA_avx2pairs = $(ISA_avx2)
-ISA_avx2nibbles = $(ISA_avx2)
+ISA_avx2quads = $(ISA_avx2)
 ISA_avx2signs = $(ISA_avx2)
 ISA_avx2words = $(ISA_avx2)
 ISA_avx2packed = $(ISA_avx2)
@@ -69,7 +69,7 @@ ISA_avx512bf16down = $(ISA_avx512bf16)
 ISA_svegemm = $(ISA_sve)
 ISA_sveint8 = $(ISA_sve)
 KERN_ARM := neon neondotprod neonbf16 sve svegemm sveint8
-KERN_LEVELS := avx2 avx2gemm avx2int8 avx2nibbles avx2pairs avx2signs avx2words avx2packed avxvnni avx512 avx512gemm avx512int8 avx512vnni avx512vnnidown avx512bf16 avx512bf16down amx $(KERN_ARM)
+KERN_LEVELS := avx2 avx2gemm avx2int8 avx2quads avx2pairs avx2signs avx2words avx2packed avxvnni avx512 avx512gemm avx512int8 avx512vnni avx512vnnidown avx512bf16 avx512bf16down amx $(KERN_ARM)
 # No contraction of a * b + c by the compiler: the order of rounding is the kernels' own
 # choice, so that a row's bits do not depend on which loop computed it.
 KERN_OPT := $(if $(filter release,$(VARIANT)),-O3) -ffp-contract=off

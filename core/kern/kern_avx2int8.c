@@ -1,8 +1,8 @@
 /* core/kern/kern_avx2int8.c - 8-bit products of the AVX2 level, which has no instruction for them.
  *
  * Few rows are multiplied by a panel as it is. From some on a piece of a panel of packed values
- * becomes bytes once for all of them, of four bits in loops by hand (kern_avx2nibbles.c); bytes are
- * multiplied as pairs of 16 bits (kern_avx2words.c), of two rows as bytes (kern_avx2signs.c). */
+ * becomes bytes once for all of them (kern_avx2quads.c); bytes are multiplied as pairs of 16 bits
+ * (kern_avx2words.c), of two rows as bytes (kern_avx2signs.c). */
 #include "core/kern/kern_internal.h"
 
 #if defined(__x86_64__)
@@ -124,82 +124,16 @@ static inline void four_blocks(const float *x, const float *scale, const float *
                 out);
 }
 
-/* ---- some rows and more ---- */
-
-enum {
-    WIDE_ROWS = 4,
-    WIDE_VECS = 2,
-    WIDE_K = 288 /* 9 KiB of bytes */
-};
-
-#include "core/kern/kern_simd_wide.inc"
-
-INLINE size_t wide_min(enum int8_form f)
-{
-    return f == INT8_Q8 || f == INT8_Q4 || f == INT8_Q4_MIN ? WIDE_NEVER : 4;
-}
-
-/* sum = product, or sum += product, `is_first` a constant. */
-#define BEGIN_OR_ADD(op, is_first, sum, product) \
-    do {                                         \
-        if (is_first)                            \
-            (sum) = (product);                   \
-        else                                     \
-            ADD_TO(op, sum, product);            \
-    } while (0)
-
-INLINE void wide_dots(const struct wide *a, enum int8_form f, unsigned n_rows, size_t vec, size_t i,
-                      const struct rows_of *x, const vi *offset, vi d[][N_VECS])
-{
-    const size_t first = i % KERN_INT8_BLOCK, n = form_group(f, &a->g->panel) / 4;
-    const size_t n_short = 2 * dots_eights(form_type(f)); /* of them make a sum of 16 bits */
-
-    UNROLL
-    for (size_t j = 0; j < n; j += n_short) {
-        vi narrow[WIDE_ROWS][N_VECS];
-
-        UNROLL
-        for (size_t e = j; e < j + n_short; e++) {
-            vi w[WIDE_VECS];
-
-            UNROLL
-            for (unsigned c = 0; c < WIDE_VECS; c++)
-                w[c] = v_load_words(a->w[i / 4 + e] + (vec + c) * VN);
-            UNROLL
-            for (unsigned r = 0; r < n_rows; r++) {
-                const vi q = v_x8(int8_block(x, r)->q + first + 4 * e);
-
-                UNROLL
-                for (unsigned c = 0; c < WIDE_VECS; c++)
-                    BEGIN_OR_ADD("vpaddw", e == j, narrow[r][c], _mm256_maddubs_epi16(w[c], q));
-            }
-        }
-        UNROLL
-        for (unsigned r = 0; r < n_rows; r++) {
-            UNROLL
-            for (unsigned c = 0; c < WIDE_VECS; c++)
-                BEGIN_OR_ADD("vpaddd", j == 0, d[r][c],
-                             _mm256_madd_epi16(narrow[r][c], _mm256_set1_epi16(1)));
-        }
-    }
-    UNROLL
-    for (unsigned r = 0; r < n_rows; r++) {
-        UNROLL
-        for (unsigned c = 0; c < WIDE_VECS; c++)
-            d[r][c] = _mm256_add_epi32(d[r][c], offset[r]);
-    }
-}
-
 INLINE void gemm_bytes(const struct kern_gemm *g, void (*pairs)(const struct kern_gemm *g))
 {
     if (kern__takes_signs(g))
         kern__gemm_signs(g);
     else if (kern__takes_pairs(g))
         pairs(g);
-    else if (kern__takes_nibbles(g))
-        kern__gemm_nibbles(g);
+    else if (kern__takes_quads(g))
+        kern__gemm_quads(g);
     else
-        few_or_many(g);
+        gemm_int8(g);
 }
 
 static void gemm_ints(const struct kern_gemm *g)

@@ -42,7 +42,7 @@ enum {
 #define END_LONG(k, r, s0, s1) CONVERT("64", r, s0, s1) LONG(r, s0, s1) KEEP(r, s0, s1)
 #define END_Q8(k, r, s0, s1) CONVERT("64", r, s0, s1) SCALED(r, s0, s1) KEEP(r, s0, s1)
 #define SCALES_LONG ""
-#define SCALES_Q8 SCALES
+#define SCALES_Q8 SCALES(0)
 _Static_assert(sizeof(struct kern_int8_pairs) == 72 &&
                    offsetof(struct kern_int8_pairs, second) == 32 &&
                    offsetof(struct kern_int8_pairs, scale) == 64 &&
@@ -54,11 +54,11 @@ _Static_assert(sizeof(struct kern_int8_pairs) == 72 &&
     FOUR(ADD, ADD, EVEN, ROWS, ASK, 4, 5, 6, 7)   \
     FOUR(ADD, ADD, ODD, ROWS, ASK, 8, 9, 10, 11)  \
     FOUR(ADD, ADD, ODD, ROWS, ASK, 12, 13, 14, 15)
-#define WORDS_LOOP(form, n)        \
-    LOOP(form##_words_##n, 72, "", \
+#define WORDS_LOOP(form, n)           \
+    LOOP(form##_words_##n, 72, 1, "", \
          BLOCK(TAKE_WORDS, TAKE_WORDS, ROWS_##n, ASK_LINE) SCALES_##form ROWS_##n(END_##form, 0))
 #define BYTES_LOOP(form, n)                                                 \
-    LOOP(form##_bytes_##n, 72, "vmovdqa %[low], %%ymm11\n\t",               \
+    LOOP(form##_bytes_##n, 72, 1, "vmovdqa %[low], %%ymm11\n\t",            \
          BLOCK(TAKE_EVEN, TAKE_ODD, ROWS_##n, ASK_TWO) ROWS_##n(CORRECT, 0) \
              SCALES_##form ROWS_##n(END_##form, 0))
 enum { ASKS = 4 };
@@ -117,7 +117,7 @@ static const char *next_bytes(struct pieces *a, size_t b)
     const char *bytes;
 
     if (!a->is_long)
-        next_factors(a, INT8_Q8, b);
+        next_factors(a, INT8_Q8, b * KERN_INT8_BLOCK);
     bytes = a->next.at;
     a->next.at += KERN_INT8_BLOCK * KERN_PANEL;
     return bytes;

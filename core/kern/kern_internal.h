@@ -44,9 +44,9 @@ void kern__gemm_packed(const struct kern_gemm *g);
 bool kern__takes_pairs(const struct kern_gemm *g);
 void kern__gemm_words(const struct kern_gemm *g);
 void kern__gemm_pairs(const struct kern_gemm *g);
-/* gemm_int8 of six rows or more and panels of four bits. */
-bool kern__takes_nibbles(const struct kern_gemm *g);
-void kern__gemm_nibbles(const struct kern_gemm *g);
+/* gemm_int8 of four rows (of four bits six) or more and panels of packed values. */
+bool kern__takes_quads(const struct kern_gemm *g);
+void kern__gemm_quads(const struct kern_gemm *g);
 /* gemm_int8 of two rows and panels of bytes, of the same kinds as with pairs. */
 bool kern__takes_signs(const struct kern_gemm *g);
 void kern__gemm_signs(const struct kern_gemm *g);
