@@ -14,11 +14,13 @@ enum {
     TILE_VECS = 2,      /* 6 x 2 sums, 2 weights, 2 inputs: all 16 registers */
     MOST_ROWS = 144,    /* that pass by both halves of a panel: their x is in the second cache */
     LEAST_ROWS = 5,     /* fewer are too few chains of multiply-adds, and one may have two panels */
-    KEPT_ROWS = 16      /* of more, the first tile keeps what it widens */
+    KEPT_ROWS = 24      /* of more, the first tile keeps what it widens of bf16 */
 };
 
-/* A tile takes a panel as it is, or widens it, or does that and keeps it for the others. */
-enum source { F32, F16, BF16, F16_KEPT, BF16_KEPT, N_SOURCES };
+/* A tile takes a panel as it is, or widens it, or does that and keeps it for the others. f16 costs
+ * two instructions where its f32 values, kept, are two loads, from twice as many lines: no tile
+ * keeps it (docs/performance-x86.md). */
+enum source { F32, F16, BF16, BF16_KEPT, N_SOURCES };
 
 /* A tile's products: sum = x w of n_turns turns, at least one. */
 struct turns {
@@ -46,7 +48,6 @@ struct turns {
     "vmovups %%ymm12, 128*" #k "(%[wide])\n\t" \
     "vmovups %%ymm13, 128*" #k "+32(%[wide])\n\t"
 #define KEEP_STEP "add $4*128, %[wide]\n\t"
-#define TAKE_F16_KEPT(k) TAKE_F16(k) KEEP(k)
 #define TAKE_BF16_KEPT(k) TAKE_BF16(k) KEEP(k)
 #define ROW(k, r, s0, s1, in)                                 \
     "vbroadcastss 24*" #k "+4*" #r "(%[x]), %%ymm" #in "\n\t" \
@@ -98,14 +99,12 @@ _Static_assert(KERN_X_ROWS == 6 && KERN_X_TURN == 4 && KERN_PANEL == 32 && TILE_
 EACH_HEIGHT(F32, 128, "")
 EACH_HEIGHT(F16, 64, "")
 EACH_HEIGHT(BF16, 64, "")
-EACH_HEIGHT(F16_KEPT, 64, KEEP_STEP)
 EACH_HEIGHT(BF16_KEPT, 64, KEEP_STEP)
 
 static void (*const add_turns[N_SOURCES][KERN_X_ROWS])(const struct turns *t) = {
     [F32] = {HEIGHTS(F32)},
     [F16] = {HEIGHTS(F16)},
     [BF16] = {HEIGHTS(BF16)},
-    [F16_KEPT] = {HEIGHTS(F16_KEPT)},
     [BF16_KEPT] = {HEIGHTS(BF16_KEPT)},
 };
 
@@ -168,14 +167,14 @@ void kern__gemm_packed(const struct kern_gemm *g)
     const enum source as_is = g->panel.type == KERN_PANEL_F16    ? F16
                               : g->panel.type == KERN_PANEL_BF16 ? BF16
                                                                  : F32;
-    const bool is_kept = as_is != F32 && g->wide && g->n_rows > KEPT_ROWS;
+    const bool is_kept = as_is == BF16 && g->wide && g->n_rows > KEPT_ROWS;
     const size_t n_tiles = (g->n_rows + g->packed_rows - 1) / g->packed_rows;
     const size_t most = MOST_ROWS / g->packed_rows * g->packed_rows;
     const size_t n_turns = n_tiles * (N_VECS / TILE_VECS) * (g->n_k / TURN);
     struct half h;
 
     h.g = g;
-    h.first = is_kept ? as_is + F16_KEPT - F16 : as_is;
+    h.first = is_kept ? BF16_KEPT : as_is;
     h.others = is_kept ? F32 : as_is;
     h.ahead = g->ahead;
     h.ahead_step = g->n_ahead / n_turns + 1;
