@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 from bench import models, texts  # noqa: E402
 from bench.servers import Peftd, closed_loop, texts_loop  # noqa: E402
 
-FREQUENCY, STACK_BYTES = 299, 61440  # products leave 45 KiB of widened weights and sums on the stack
+FREQUENCY, STACK_BYTES = 299, 61440  # products have 48 KiB of weights, scales and sums on the stack
 # Name of a column, and the functions one of which a sample's stack must hold: who calls for a kernel (core/kern), which attention, deltas
 # and the base's products have in common, and not the kernel; or a function with the one that called it ("outer<fwd_linears":
 # what the compiler has put into fwd_linears leaves no frame of its own).

@@ -46,7 +46,7 @@ enum {
 #define CORRECT_Q6(group, r, s0, s1)    \
     "vpbroadcastw " ROW_##r(            \
         "12+2*" #group) ", %%ymm14\n\t" \
-                        "vpmaddwd %[by_32], %%ymm14, %%ymm14\n\t" CORRECT_BY_14(s0, s1)
+                        "vpmaddwd %[minus_32], %%ymm14, %%ymm14\n\t" CORRECT_BY_14(s0, s1)
 #define CORRECT_BY_14(s0, s1)                        \
     "vpaddd %%ymm14, %%ymm" #s0 ", %%ymm" #s0 "\n\t" \
     "vpaddd %%ymm14, %%ymm" #s1 ", %%ymm" #s1 "\n\t"
