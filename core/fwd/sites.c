@@ -497,11 +497,9 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
         if (fwd__cut(&g->v->segment[s], t->r0, t->r1, &part.r0, &part.r1))
             finish(g, s, &part, has_bias && !slot_of(g, t->i, s)->changes_before_bias);
     }
-    for (uint32_t r = t->r0; lin->act != KERN_ACT_NONE && r < t->r1; r++) {
-        float *y = g->y[t->i] + r * site->n_out + t->c0;
-
-        g->f->k->act(lin->act, t->c1 - t->c0, y, y);
-    }
+    if (lin->act != KERN_ACT_NONE)
+        g->f->k->act_rows(lin->act, gemm_precision(w) != GEMM_EXACT, t->r1 - t->r0, t->c1 - t->c0,
+                          g->y[t->i] + t->r0 * site->n_out + t->c0, site->n_out);
 }
 
 /* The first panel of a tile; i is the run of a tile before it, or 0. */

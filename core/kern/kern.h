@@ -257,6 +257,9 @@ struct kern_table {
      * exact function over all finite x. -INFINITY gives NaN where the function is
      * x times something that vanishes (the GELUs, SILU), as in torch. */
     void (*act)(enum kern_act act, size_t n, const float *x, float *y);
+    /* The same of n_rows rows of n values, in their place, row stride ld. is_near: of sums of
+     * rounded products, bf16 or 8 bits, GELU may be off by 2e-6, too, or 2^-12 of the result. */
+    void (*act_rows)(enum kern_act act, bool is_near, size_t n_rows, size_t n, float *y, size_t ld);
     /* y[i] = silu(gate[i]) * up[i]; y may be gate or up. */
     void (*swiglu)(size_t n, const float *gate, const float *up, float *y);
     /* y[i] += x[i];  y[i] += a * x[i];  y[i] *= x[i];  y[i] *= a */
@@ -286,8 +289,9 @@ struct kern_table {
      * seen in this span and those before it, its weights are exp(scale * (score - max[i])), exactly
      * 0 where it sees nothing; less[i] = exp(scale * (the max[i] before - max[i])), which its
      * result so far is to be multiplied by, 1 if its maximum stays, and sum[i] = less[i] * sum[i] +
-     * its weights. Where a row has seen nothing yet max[i] is -INFINITY. The weights take the place
-     * of the scores, or become bf16 values, as to_bf16() makes them. The rows' values up to ld are
+     * its weights; of a first span less is left open. Where a row has seen nothing yet max[i] is
+     * -INFINITY. The weights take the place of the scores, or become bf16 values, as to_bf16()
+     * makes them; those may be off by 2^-13 before, and in the sum. The rows' values up to ld are
      * the entry's to write: behind an odd n a weight of 0 follows. */
     void (*weigh)(const struct kern_weigh *a);
 

@@ -81,6 +81,13 @@ static void act_all(enum kern_act act, size_t n, const float *x, float *y)
         y[i] = act_one(act, x[i]);
 }
 
+static void act_rows(enum kern_act act, bool is_near, size_t n_rows, size_t n, float *y, size_t ld)
+{
+    (void)is_near;
+    for (size_t i = 0; i < n_rows; i++)
+        act_all(act, n, y + i * ld, y + i * ld);
+}
+
 static void swiglu(size_t n, const float *gate, const float *up, float *y)
 {
     for (size_t i = 0; i < n; i++)
@@ -695,6 +702,7 @@ static void up_bf16(const struct kern_factor *f)
 void kern__fill_portable(struct kern_table *t)
 {
     t->act = act_all;
+    t->act_rows = act_rows;
     t->swiglu = swiglu;
     t->add = add;
     t->axpy = axpy;

@@ -15,8 +15,10 @@ Suite *merged_suite(void);
 static const float tolerance = 1e-5f;
 /* Cells that lose more digits on their way: of the second (T5 does not scale its scores) 2.2e-5
  * and, with scores summed in another order, 3.1e-5 were the most. Unmerged they are 1.5e-5 and 8e-6
- * from what their libraries compute. */
-static const char *const noisy[] = {"bert-ah-lora-all", "t5-gated-ah-lora-all"};
+ * from what their libraries compute. Of the third 0.9e-5 was the most, and 1.02e-5 with a GELU
+ * that rounds elsewhere. */
+static const char *const noisy[] = {"bert-ah-lora-all", "t5-gated-ah-lora-all",
+                                    "bert-ah-head-three-layers"};
 static const float noisy_tolerance = 5e-5f;
 /* Between two sums of f32 by OpenBLAS, which chooses its kernel by the number of rows. */
 static const float portable_tolerance = 1e-4f;

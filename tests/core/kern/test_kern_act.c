@@ -150,6 +150,73 @@ START_TEST(activations_keep_to_their_arrays_and_run_in_place)
 }
 END_TEST
 
+/* Near or not: rows as far apart as may be, nothing between them written. */
+START_TEST(rows_of_activations_are_those_of_values)
+{
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+    const size_t n = edge_sizes[_i], n_rows = 3, ld = n + 5;
+    float *want = calloc(n_rows * ld, sizeof(*want)), *got = calloc(n_rows * ld, sizeof(*got));
+
+    for (unsigned l = 0; l < n_levels; l++)
+        for (int act = 0; act < KERN_N_ACTS; act++)
+            for (int is_near = 0; is_near < 2; is_near++) {
+                for (size_t i = 0; i < n_rows * ld; i++)
+                    got[i] = want[i] = 3.0f * sample(i, 1);
+                for (size_t i = 0; i < n_rows; i++)
+                    t[l].act((enum kern_act)act, n, want + i * ld, want + i * ld);
+                t[l].act_rows((enum kern_act)act, is_near, n_rows, n, got, ld);
+                for (size_t i = 0; i < n_rows * ld; i++)
+                    REQUIRE(is_near ? fabs((double)got[i] - (double)want[i]) <= 2.2e-6
+                                    : got[i] == want[i],
+                            "%s act %d of %zu: [%zu] = %.9g, not %.9g", t[l].name, act, n, i,
+                            (double)got[i], (double)want[i]);
+            }
+    free(want);
+    free(got);
+}
+END_TEST
+
+/* 2e-6, or 2^-12 of the result. */
+START_TEST(gelu_that_is_near_is_as_near_as_that)
+{
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+
+    for (unsigned l = 0; l < n_levels; l++)
+        for (float at = -12.0f; at < 12.0f;) {
+            float x[256], y[256];
+
+            for (size_t i = 0; i < 256; i++, at += 2e-4f)
+                x[i] = y[i] = at;
+            t[l].act_rows(KERN_ACT_GELU, true, 1, 256, y, 256);
+            for (size_t i = 0; i < 256; i++) {
+                const double want = act_of(KERN_ACT_GELU, (double)x[i]);
+
+                REQUIRE(fabs((double)y[i] - want) <= fmax(2e-6, 0x1p-12 * fabs(want)),
+                        "%s gelu (%.9g) = %.9g, not %.9g", t[l].name, (double)x[i], (double)y[i],
+                        want);
+            }
+        }
+}
+END_TEST
+
+START_TEST(near_activations_at_infinity)
+{
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+
+    for (unsigned l = 0; l < n_levels; l++) {
+        float x[3] = {-INFINITY, INFINITY, NAN};
+
+        t[l].act_rows(KERN_ACT_GELU, true, 1, 3, x, 3);
+        ck_assert_float_nan(x[0]);
+        ck_assert(x[1] == INFINITY);
+        ck_assert_float_nan(x[2]);
+    }
+}
+END_TEST
+
 START_TEST(swiglu_multiplies_silu_and_runs_in_place)
 {
     struct kern_table t[N_LEVELS];
@@ -253,6 +320,9 @@ Suite *kern_act_suite(void)
     tcase_add_loop_test(tc, activations_are_accurate_in_their_active_range, 0, KERN_N_ACTS);
     tcase_add_loop_test(tc, activations_at_infinity, 0, KERN_N_ACTS);
     tcase_add_loop_test(tc, activations_keep_to_their_arrays_and_run_in_place, 0, N_EDGE_SIZES);
+    tcase_add_loop_test(tc, rows_of_activations_are_those_of_values, 0, N_EDGE_SIZES);
+    tcase_add_test(tc, gelu_that_is_near_is_as_near_as_that);
+    tcase_add_test(tc, near_activations_at_infinity);
     tcase_add_loop_test(tc, swiglu_multiplies_silu_and_runs_in_place, 0, N_EDGE_SIZES);
     tcase_add_loop_test(tc, softmax_is_right_and_masked_values_are_exactly_0, 0, N_EDGE_SIZES);
     tcase_add_test(tc, softmax_halves_do_the_same_and_huge_scores_stay_finite);
