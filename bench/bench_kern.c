@@ -345,7 +345,8 @@ static void run_low_rank(void *arg)
     if (l->f.form == GEMM_FACTOR_UP_BF16)
         gemm_up(l->k, &l->f, l->n_rows, l->t, 0, l->n_out, l->y, l->n_out);
     else
-        gemm_down(l->k, &l->f, 0, l->n_rows, NULL, l->x, NULL, l->t);
+        gemm_down(l->k, &(struct gemm_down){.down = &l->f, .scale = 1.0f, .t = l->t}, 1, 0,
+                  l->n_rows, NULL, l->x);
 }
 
 /* One factor [rank, width] in `form`, for rows of the type that it reads. */

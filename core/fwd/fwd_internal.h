@@ -13,7 +13,7 @@ enum {
     FWD_QUERIES_MAX = 256, /* of an item, whole chunks: panels are then made once for 256 */
     FWD_SPAN_KEYS = 256,   /* whole KV blocks; more: fewer calls, but scores leave the L1 cache */
     FWD_JOIN_ROWS = 16,
-    FWD_ROW_CHUNK = 32,  /* rows of one down product */
+    FWD_ROW_CHUNK = 48,  /* rows of one down product, at most */
     FWD_PANEL_ROWS = 32, /* of so few rows a tile is a panel; adjacent ones are done together */
     FWD_LOT_ROWS = 512,  /* of a lot: who has a longer input needs the others */
     FWD_FEW_ROWS = 4     /* so few rows each worker may have for itself: no barrier */
@@ -56,8 +56,9 @@ struct fwd_product {
     struct gemm_factor down, up; /* a's; what is read for every tile stands here, in one place */
     const struct delta_lowrank *a;
     uint32_t lin, segment;
-    size_t t;     /* offset into f->t */
-    size_t chunk; /* its first chunk of rows among all of the group's */
+    size_t t; /* offset into f->t */
+    size_t
+        chunk; /* its first chunk among all of the group's; others of its segment may have it too */
     float scale;
     bool is_plain; /* a is scale * x down up and nothing more */
 };
@@ -91,11 +92,12 @@ struct fwd_plan {
     unsigned layer, n, n_active; /* n linears; n_active workers */
     enum site_kind kind;         /* of the first */
 
-    struct fwd_slot *slot;       /* by (linear, segment), and one behind the last */
-    struct fwd_product *product; /* by (linear, segment) */
+    struct fwd_slot *slot;       /* by (segment, linear), and one behind the last */
+    struct fwd_product *product; /* by (segment, linear) */
     struct fwd_run *run;         /* by linear */
     size_t n_products, n_runs;
-    size_t n_chunks; /* row chunks of all down products */
+    size_t n_chunks; /* of the down products: some rows of a segment and all its products that have
+                      * this chunk */
     bool has_scaled_input[FWD_GROUP_MAX], changes_before_bias[FWD_GROUP_MAX];
     enum gemm_precision precision[FWD_GROUP_MAX]; /* of typed x: all weights of a linear want one */
     bool reads_pairs[FWD_GROUP_MAX];              /* a weight of the linear does */
@@ -309,6 +311,12 @@ static inline bool fwd__cut(const struct fwd_segment *s, uint32_t r0, uint32_t r
 static inline bool fwd__has_few_rows(const struct fwd_rows *v)
 {
     return v->n_rows <= FWD_PANEL_ROWS;
+}
+
+/* Chunks of a segment's down products, of about as many rows each. */
+static inline uint32_t fwd__row_chunks(uint32_t n_rows)
+{
+    return (n_rows + FWD_ROW_CHUNK - 1) / FWD_ROW_CHUNK;
 }
 
 /* Whether a layer's rows need others' beside attention's keys and values: relative distances

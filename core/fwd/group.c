@@ -133,10 +133,15 @@ static bool is_plain_lowrank(const struct delta_lowrank *a)
     return !a->down_bias && !a->up_bias && a->act == KERN_ACT_NONE && !a->gate.w && !a->is_invoked;
 }
 
+static struct fwd_slot *slot_at(const struct fwd_plan *p, unsigned i, uint32_t s)
+{
+    return &p->slot[s * p->n + i];
+}
+
 /* Lists the down products of one linear for one segment. */
 static void plan_products(struct fwd_plan *p, unsigned i, uint32_t s, size_t *t)
 {
-    const struct delta_linear *d = p->slot[i * p->view->n_segments + s].d;
+    const struct delta_linear *d = slot_at(p, i, s)->d;
     const uint32_t n_rows = p->view->segment[s].n_rows;
 
     for (uint32_t k = 0; d && k < d->n_lowrank; k++) {
@@ -148,18 +153,33 @@ static void plan_products(struct fwd_plan *p, unsigned i, uint32_t s, size_t *t)
                                                            .lin = i,
                                                            .segment = s,
                                                            .t = *t,
-                                                           .chunk = p->n_chunks,
                                                            .scale = a->scale,
                                                            .is_plain = is_plain_lowrank(a)};
         *t += (size_t)n_rows * a->down.n_rows;
-        p->n_chunks += (n_rows + FWD_ROW_CHUNK - 1) / FWD_ROW_CHUNK;
         p->is_gating |= a->gate.w != NULL;
     }
 }
 
+/* Chunks of the products of segment s, those from `first` on. Where a step has few rows each
+ * product is one, which a worker claims; of many rows those of one segment, which read the same x,
+ * are multiplied together. */
+static void plan_chunks(struct fwd_plan *p, uint32_t s, size_t first)
+{
+    const bool is_each = fwd__has_few_rows(p->view);
+
+    _Static_assert((int)FWD_PANEL_ROWS <= (int)FWD_ROW_CHUNK, "few rows are one chunk");
+
+    for (size_t e = first; e < p->n_products; e++) {
+        p->product[e].chunk = p->n_chunks;
+        p->n_chunks += is_each;
+    }
+    if (!is_each && first < p->n_products)
+        p->n_chunks += fwd__row_chunks(p->view->segment[s].n_rows);
+}
+
 static void plan_slot(struct fwd_plan *p, unsigned i, uint32_t s, const struct delta_linear *d)
 {
-    struct fwd_slot *slot = &p->slot[i * p->view->n_segments + s];
+    struct fwd_slot *slot = slot_at(p, i, s);
 
     *slot = (struct fwd_slot){.d = d, .first = (uint32_t)p->n_products, .is_plain = true};
     if (!d)
@@ -205,7 +225,7 @@ static void plan_runs(struct fwd_plan *p, unsigned i, const struct gemm_weight *
 
     for (uint32_t s = 0; s < p->view->n_segments; s++) {
         const struct fwd_segment *seg = &p->view->segment[s];
-        const struct delta_linear *d = p->slot[i * p->view->n_segments + s].d;
+        const struct delta_linear *d = slot_at(p, i, s)->d;
         const struct gemm_weight *w = d && d->w ? d->w : base;
 
         if (last && last->w == w) {
@@ -228,15 +248,19 @@ static void make(const struct fwd *f, struct fwd_plan *p, const struct fwd_linea
     const uint32_t n_segments = p->view->n_segments;
     size_t t = 0;
 
-    for (unsigned i = 0; i < p->n; i++) {
-        const site_id site = site_make(p->layer, lin[i].kind);
+    for (uint32_t s = 0; s < n_segments; s++) {
+        const size_t first = p->n_products;
 
-        for (uint32_t s = 0; s < n_segments; s++) {
+        for (unsigned i = 0; i < p->n; i++) {
+            const site_id site = site_make(p->layer, lin[i].kind);
+
             plan_slot(p, i, s, delta_linear(p->view->segment[s].delta, site));
             plan_products(p, i, s, &t);
         }
-        plan_runs(p, i, f->m->site[site].w);
+        plan_chunks(p, s, first);
     }
+    for (unsigned i = 0; i < p->n; i++)
+        plan_runs(p, i, f->m->site[site_make(p->layer, lin[i].kind)].w);
     p->slot[p->n * n_segments] = (struct fwd_slot){.first = (uint32_t)p->n_products};
     assert(t <= (size_t)f->opt.max_rows * f->rank_max);
 }

@@ -8,8 +8,7 @@
 #include "core/fwd/fwd_internal.h"
 
 enum {
-    SPARSE_ROWS = 8, /* rows of a sparse product at once */
-    ASK_ROWS = 4,    /* so few rows of a task wait for its `down` longer than they multiply */
+    SPARSE_ROWS = 8 /* rows of a sparse product at once */
 };
 
 /* ---- one group of linears ---------------------------------------------------- */
@@ -31,7 +30,7 @@ struct group {
 
 static const struct fwd_slot *slot_of(const struct group *g, unsigned lin, uint32_t segment)
 {
-    return &g->plan->slot[lin * g->v->n_segments + segment];
+    return &g->plan->slot[segment * g->n + lin];
 }
 
 /* xs = x (*) scale_in for the rows that this worker owns; other rows are copied. */
@@ -190,27 +189,41 @@ static void gates(const struct group *g, const float *x)
         }
 }
 
-/* The product of chunk c of the group's down products; *e is that of the chunk before, or 0. */
-static const struct fwd_product *product_of(const struct group *g, size_t c, size_t *e)
+/* A chunk of the group's down products: rows [row, row + n) of a segment, n_products from p on. */
+struct chunk {
+    const struct fwd_product *p; /* NULL: behind the last */
+    size_t n_products;
+    uint32_t row, n;
+};
+
+/* Chunk c; *e is the first product of the chunk before, or 0. */
+static struct chunk chunk_at(const struct group *g, size_t c, size_t *e)
 {
     const struct fwd_plan *plan = g->plan;
+    const struct fwd_product *p = plan->product;
+    size_t end = *e;
+    uint32_t n_rows, n, at;
 
-    while (*e + 1 < plan->n_products && plan->product[*e + 1].chunk <= c)
-        ++*e; /* claims ascend, so the cursor never goes back */
-    return &plan->product[*e];
+    if (c >= plan->n_chunks)
+        return (struct chunk){0};
+    for (; end < plan->n_products && p[end].chunk <= c; end++)
+        if (p[end].chunk != p[*e].chunk)
+            *e = end; /* claims ascend, so the cursor never goes back */
+    p += *e;
+    n_rows = g->v->segment[p->segment].n_rows;
+    n = fwd__row_chunks(n_rows);
+    at = (uint32_t)(c - p->chunk);
+    return (struct chunk){.p = p,
+                          .n_products = end - *e,
+                          .row = at * n_rows / n,
+                          .n = (at + 1) * n_rows / n - at * n_rows / n};
 }
 
-/* The same, NULL behind the last chunk. */
-static const struct fwd_product *next_product(const struct group *g, size_t c, size_t *e)
+/* The factor of product i of a chunk, if it is not one that the chunk before has read, or NULL. */
+static const struct gemm_factor *factor_behind(const struct chunk *c, const struct chunk *before,
+                                               size_t i)
 {
-    return c < g->plan->n_chunks ? product_of(g, c, e) : NULL;
-}
-
-/* The factor of a product by which so few rows are multiplied that memory should be asked for it
- * before, or NULL. */
-static const struct gemm_factor *factor_to_ask(const struct group *g, const struct fwd_product *p)
-{
-    return p && g->v->segment[p->segment].n_rows <= ASK_ROWS ? &p->down : NULL;
+    return c->p && c->p != before->p && i < c->n_products ? &c->p[i].down : NULL;
 }
 
 /* All that follows x down of the view's n rows from row0 on. */
@@ -224,24 +237,43 @@ static void finish_rows(const struct group *g, const struct delta_lowrank *a, ui
         fwd__silence(g->f, g->v, row0, n, a->down.n_rows, t);
 }
 
-/* Chunk c of the group's down products, one of p's; memory is asked for what is `next`. */
-static void run_chunk(const struct group *g, size_t c, const struct fwd_product *p,
-                      const struct gemm_factor *next)
+/* Whether two products of a segment read the same rows in the same way. */
+static bool reads_alike(const struct group *g, const struct fwd_product *a,
+                        const struct fwd_product *b)
 {
-    const struct fwd_segment *seg = &g->v->segment[p->segment];
-    const size_t rank = p->down.n_rows, first = (c - p->chunk) * FWD_ROW_CHUNK;
-    const size_t n = seg->n_rows - first < FWD_ROW_CHUNK ? seg->n_rows - first : FWD_ROW_CHUNK;
-    float *t = g->f->t + p->t + first * rank;
+    return g->x[a->lin] == g->x[b->lin] && g->xt[a->lin] == g->xt[b->lin] &&
+           a->down.form == b->down.form;
+}
 
-    if (next && n > 1)
-        gemm_down_ask(next);
-    gemm_down(g->f->k, &p->down, seg->row0 + first, n, g->x[p->lin], g->xt[p->lin], next, t);
-    if (p->is_plain)
-        scale_values(g->f, n * rank, p->scale, t);
-    else
-        finish_rows(g, p->a, seg->row0 + (uint32_t)first, n, t);
+/* What follows x down, of n rows of a segment from `first` on. */
+static void finish_product(const struct group *g, const struct fwd_product *p, uint32_t first,
+                           size_t n, float *t)
+{
+    if (!p->is_plain)
+        finish_rows(g, p->a, g->v->segment[p->segment].row0 + first, n, t);
     if (p->up.form == GEMM_FACTOR_UP_BF16)
-        gemm_narrow_t(g->f->k, n, rank, t);
+        gemm_narrow_t(g->f->k, n, p->down.n_rows, t);
+}
+
+/* A chunk's products, those that read alike together; memory is asked for the factors of the next.
+ */
+static void run_chunk(const struct group *g, const struct chunk *c, const struct chunk *next)
+{
+    const uint32_t row0 = g->v->segment[c->p->segment].row0 + c->row;
+
+    for (size_t at = 0, n; at < c->n_products; at += n) {
+        const struct fwd_product *p = c->p + at;
+        struct gemm_down d[GEMM_DOWN_MAX];
+
+        for (n = 0; n < GEMM_DOWN_MAX && at + n < c->n_products && reads_alike(g, p, p + n); n++)
+            d[n] = (struct gemm_down){.down = &p[n].down,
+                                      .scale = p[n].is_plain ? p[n].scale : 1.0f,
+                                      .next = factor_behind(next, c, at + n),
+                                      .t = g->f->t + p[n].t + c->row * p[n].down.n_rows};
+        gemm_down(g->f->k, d, n, row0, c->n, g->x[p->lin], g->xt[p->lin]);
+        for (size_t i = 0; i < n; i++)
+            finish_product(g, p + i, c->row, c->n, d[i].t);
+    }
 }
 
 /* A tile of the base product: rows [r0, r1), outputs [c0, c1) of linear i. */
@@ -377,23 +409,15 @@ static void finish(const struct group *g, uint32_t s, const struct tile *t, bool
     scale_rows(g->f, d->scale_out, t, y, site->n_out);
 }
 
-/* The products of a linear: *end is behind the last. */
-static const struct fwd_product *products_of(const struct group *g, unsigned lin,
-                                             const struct fwd_product **end)
-{
-    const struct fwd_slot *slot = slot_of(g, lin, 0);
-
-    *end = g->plan->product + slot[g->v->n_segments].first;
-    return g->plan->product + slot->first;
-}
-
 /* Asks memory for the `up` factors of the outputs [c0, c1) of a tile. */
 static void ask_up(const struct group *g, const struct tile *t, size_t c0, size_t c1)
 {
-    const struct fwd_product *end, *p = products_of(g, t->i, &end);
+    for (uint32_t s = 0; s < g->v->n_segments; s++) {
+        const struct fwd_slot *slot = slot_of(g, t->i, s);
 
-    for (; p < end; p++)
-        gemm_up_ask(&p->up, c0, c1);
+        for (uint32_t e = slot[0].first; e < slot[1].first; e++)
+            gemm_up_ask(&g->plan->product[e].up, c0, c1);
+    }
 }
 
 /* The base's product of a tile of few rows, panel by panel: in front of each, memory is asked for
@@ -416,9 +440,10 @@ static void run_asking(const struct group *g, const struct gemm_weight *w, const
 
 static bool has_products(const struct group *g, unsigned lin)
 {
-    const struct fwd_product *end, *p = products_of(g, lin, &end);
-
-    return p < end;
+    for (uint32_t s = 0; s < g->v->n_segments; s++)
+        if (slot_of(g, lin, s)[0].first < slot_of(g, lin, s)[1].first)
+            return true;
+    return false;
 }
 
 /* Typed x from a row on as the weight wants it, or packed x if it begins there; else NULL. */
@@ -544,15 +569,15 @@ static void run_tiles(struct group *g, size_t at, size_t end, struct gemm_place 
  * claim behind them. */
 static size_t run_chunks(struct group *g, size_t n)
 {
-    size_t product = 0, at = pool_claim(g->f->pool, n), after;
-    const struct fwd_product *p = next_product(g, at, &product), *next;
+    size_t product = 0, at = pool_claim(g->f->pool, n);
+    struct chunk c = chunk_at(g, at, &product), next;
 
-    if (factor_to_ask(g, p))
-        gemm_down_ask(&p->down);
-    for (; p; p = next, at = after) {
+    if (c.p && fwd__has_few_rows(g->v)) /* of many rows the rows take longer than the factor */
+        gemm_down_ask(&c.p->down);
+    for (size_t after; c.p; c = next, at = after) {
         after = pool_claim(g->f->pool, n);
-        next = next_product(g, after, &product);
-        run_chunk(g, at, p, factor_to_ask(g, next));
+        next = chunk_at(g, after, &product);
+        run_chunk(g, &c, &next);
         pool_tell(g->f->pool);
     }
     return at;

@@ -8,7 +8,8 @@
 
 enum {
     RECORD = KERN_DOWN_PANEL * (4 + KERN_INT8_BLOCK), /* bytes: scales, then 8-bit values */
-    PIECE = 64                                        /* values converted at once */
+    PIECE = 64,                                       /* values converted at once */
+    ASK_ROWS = 4 /* so few rows wait for a factor of rows longer than they multiply */
 };
 
 static size_t even(size_t n)
@@ -231,55 +232,92 @@ void gemm_factor_row(const struct kern_table *k, const struct gemm_factor *f, si
 /* ---- products ------------------------------------------------------------------------------ */
 
 /* With rows of x. */
-static void down_rows(const struct kern_table *k, struct kern_factor *f,
-                      const struct gemm_factor *down, const float *x)
+static void down_rows(const struct kern_table *k, const struct gemm_down *d, size_t n,
+                      const float *x)
 {
-    f->n_k = f->ldx = down->n_cols;
-    f->x = x;
-    f->type = down->type;
-    k->down(f);
+    const struct gemm_factor *down = d->down;
+    const size_t rank = down->n_rows, n_ahead = d->next ? gemm_factor_bytes(d->next) : 0;
+    const struct kern_factor f = {.n_rows = n,
+                                  .n_k = down->n_cols,
+                                  .n_cols = rank,
+                                  .x = x,
+                                  .ldx = down->n_cols,
+                                  .type = down->type,
+                                  .w = down->data,
+                                  .y = d->t,
+                                  .ldy = rank,
+                                  .ahead = d->next ? d->next->data : NULL,
+                                  .n_ahead = n_ahead};
+
+    if (d->next && n > 1 && n <= ASK_ROWS)
+        gemm_down_ask(d->next);
+    k->down(&f);
+    if (d->scale != 1.0f)
+        k->scale(n * rank, d->scale, d->t);
 }
 
-void gemm_down(const struct kern_table *k, const struct gemm_factor *down, size_t row0, size_t n,
-               const float *x, const void *typed_x, const struct gemm_factor *next, float *t)
+void gemm_down(const struct kern_table *k, const struct gemm_down *d, size_t n_downs, size_t row0,
+               size_t n, const float *x, const void *typed_x)
 {
-    const size_t n_k = whole_k(down);
-    struct kern_factor f = {.n_rows = n,
-                            .n_k = n_k,
-                            .n_cols = down->n_rows,
-                            .w = down->data,
-                            .y = t,
-                            .ldy = down->n_rows,
-                            .ahead = next ? next->data : NULL,
-                            .n_ahead = next ? gemm_factor_bytes(next) : 0};
+    const struct gemm_factor *first = d->down;
+    const size_t n_k = whole_k(first);
+    struct kern_factor f[GEMM_DOWN_MAX];
 
-    if (down->form == GEMM_FACTOR_ROWS) {
-        down_rows(k, &f, down, x + row0 * down->n_cols);
-    } else if (is_int8(down->form)) {
-        f.ldx = gemm__x_stride(k, x_of(down->form), n_k);
-        f.x_int8 = (const struct kern_int8 *)typed_x + row0 * f.ldx;
-        k->down_int8(&f);
-    } else {
-        f.ldx = gemm__x_stride(k, GEMM_BF16, n_k);
-        f.x_bf16 = (const uint16_t *)typed_x + row0 * f.ldx;
-        k->down_bf16(&f);
+    if (first->form == GEMM_FACTOR_ROWS) {
+        for (size_t i = 0; i < n_downs; i++)
+            down_rows(k, d + i, n, x + row0 * first->n_cols);
+        return;
     }
+    assert(n_downs <= GEMM_DOWN_MAX);
+    for (size_t i = 0; i < n_downs; i++)
+        f[i] = (struct kern_factor){.n_rows = n,
+                                    .n_k = n_k,
+                                    .n_cols = d[i].down->n_rows,
+                                    .w = d[i].down->data,
+                                    .ldx = gemm__x_stride(k, x_of(first->form), n_k),
+                                    .y = d[i].t,
+                                    .ldy = d[i].down->n_rows,
+                                    .scale = d[i].scale,
+                                    .ahead = d[i].next ? d[i].next->data : NULL,
+                                    .n_ahead = d[i].next ? gemm_factor_bytes(d[i].next) : 0};
+    for (size_t i = 0; i < n_downs; i++)
+        if (is_int8(first->form))
+            f[i].x_int8 = (const struct kern_int8 *)typed_x + row0 * f->ldx;
+        else
+            f[i].x_bf16 = (const uint16_t *)typed_x + row0 * f->ldx;
+    if (is_int8(first->form))
+        k->down_int8(f, n_downs);
+    else
+        k->down_bf16(f, n_downs);
+}
+
+/* n values of bf16, and a zero behind an odd number of them, become the first bytes of a row. */
+static void put_narrow(const uint16_t *from, size_t n, float *t)
+{
+    char *out = (char *)t;
+    size_t i = 0;
+
+    for (; i + 4 <= n; i += 4)
+        memcpy(out + i * sizeof(*from), from + i, 4 * sizeof(*from));
+    for (; i < even(n); i++)
+        memcpy(out + i * sizeof(*from), i < n ? from + i : &(uint16_t){0}, sizeof(*from));
 }
 
 void gemm_narrow_t(const struct kern_table *k, size_t n, size_t rank, float *t)
 {
+    const size_t n_together = rank < PIECE ? PIECE / rank : 1; /* rows */
     uint16_t h[PIECE];
 
-    for (size_t row = 0; row < n; row++, t += rank) {
-        char *out = (char *)t; /* never beyond what has been read */
+    for (size_t row = 0, m; row < n; row += m, t += m * rank) {
+        m = n - row < n_together ? n - row : n_together;
+        for (size_t i = 0; i < m * rank; i += PIECE) { /* what is written has been read */
+            const size_t n_values = m * rank - i < PIECE ? m * rank - i : PIECE;
 
-        for (size_t i = 0; i < rank; i += PIECE) {
-            const size_t m = rank - i < PIECE ? rank - i : PIECE;
-
-            k->to_bf16(m, t + i, h);
-            if (m % 2)
-                h[m] = 0;
-            memcpy(out + i * sizeof(*h), h, even(m) * sizeof(*h));
+            k->to_bf16(n_values, t + i, h);
+            for (size_t r = 0; m > 1 && r < m; r++)
+                put_narrow(h + r * rank, rank, t + r * rank);
+            if (m == 1)
+                put_narrow(h, n_values, t + i / 2);
         }
     }
 }

@@ -46,11 +46,21 @@ void gemm_factor_pack(const struct kern_table *k, const struct gemm_factor *rows
 void gemm_factor_row(const struct kern_table *k, const struct gemm_factor *f, size_t row,
                      size_t first, size_t n, float *out);
 
-/* t [n, rank] = x down^T for n rows of x from row0 on. x [.., n_in], packed rows, for a factor of
- * rows; else typed_x, rows as gemm_make_x() makes them for n_in. Both begin at row 0. Memory is
- * asked for `next` in passing if n is 1; NULL: for nothing. */
-void gemm_down(const struct kern_table *k, const struct gemm_factor *down, size_t row0, size_t n,
-               const float *x, const void *typed_x, const struct gemm_factor *next, float *t);
+enum { GEMM_DOWN_MAX = 4 }; /* products in one call */
+
+/* One of the products of the same rows. */
+struct gemm_down {
+    const struct gemm_factor *down;
+    float scale;
+    const struct gemm_factor *next; /* memory is asked for it in passing; NULL: for nothing */
+    float *t;                       /* [n, rank], the result */
+};
+
+/* t = scale x down^T of each of n_downs <= GEMM_DOWN_MAX products, all of the first one's form, for
+ * n rows of x from row0 on. x [.., n_in], packed rows, for factors of rows; else typed_x, rows as
+ * gemm_make_x() makes them for n_in. Both begin at row 0. */
+void gemm_down(const struct kern_table *k, const struct gemm_down *d, size_t n_downs, size_t row0,
+               size_t n, const float *x, const void *typed_x);
 /* Each of the n rows of t [n, rank] becomes bf16 where it stands, for gemm_up(). */
 void gemm_narrow_t(const struct kern_table *k, size_t n, size_t rank, float *t);
 /* y[i, j] += t up for n rows of t, and j in [col0, col1); col0 is a multiple of the panel. y, row

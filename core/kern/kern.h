@@ -227,8 +227,9 @@ struct kern_factor {
     const void *w;         /* [n_cols, n_k] beside x; else panels, 64-byte aligned */
     float *y;              /* [n_rows, n_cols], row stride ldy */
     size_t ldy;
-    /* What the caller will need next, n_ahead bytes: prefetched in passing beside one row, by
-     * `down`s. It need not be readable memory. */
+    float scale; /* of down_bf16 and down_int8: what results are multiplied by */
+    /* What the caller will need next, n_ahead bytes: prefetched in passing, by `down` beside one
+     * row, by the others beside the first ones. It need not be readable memory. */
     const void *ahead;
     size_t n_ahead;
 };
@@ -396,16 +397,17 @@ struct kern_table {
      * bits at every level.
      *
      * down: dots() of f->x and w.
-     * down_bf16: y = x w, n_k in blocks of 32, panels w[n_k / 2][KERN_DOWN_PANEL][2]. Block b of k
-     *          belongs to sum b % 4; each of the four is a chain as in gemm_bf16, and y is
+     * down_bf16: y = scale (x w) of each of n factors, whose x, n_rows, n_k and ldx are the same,
+     *          n_k in blocks of 32, panels w[n_k / 2][KERN_DOWN_PANEL][2]. Block b of k belongs to
+     *          sum b % 4; each of the four is a chain as in gemm_bf16, and x w is
      *          ((s0 + s1) + s2) + s3.
-     * down_int8: y = x w, n_k in blocks, panels of a record for each 32 values of k: f32
+     * down_int8: the same of x_int8, n_k in blocks, panels of a record for each 32 values of k: f32
      *          scale[KERN_DOWN_PANEL], then uint8 q[8][KERN_DOWN_PANEL][4] as Q8_QUADS has them;
      *          s = d * (scale_w * scale_x) + s as in gemm_int8.
      * up_bf16: y += x w, n_k even, BF16_PAIRS panels; each element as in gemm_bf16. */
     void (*down)(const struct kern_factor *f);
-    void (*down_bf16)(const struct kern_factor *f);
-    void (*down_int8)(const struct kern_factor *f);
+    void (*down_bf16)(const struct kern_factor *f, size_t n);
+    void (*down_int8)(const struct kern_factor *f, size_t n);
     void (*up_bf16)(const struct kern_factor *f);
 };
 

@@ -6,6 +6,8 @@
 #include "core/kern/kern_avx2.inc"
 
 enum { DOWN_ROWS = 12 };
+#define DOWN_ROWS_OF_2 10
+#define DOWN_ROWS_OF_3 8
 
 static inline vf v_dot_pairs(vf s, vi w, vi x)
 {

@@ -6,6 +6,7 @@
 #include "core/kern/kern_avx2.inc"
 
 enum { DOT_OFFSET = 128, DOWN8_ROWS = 8 }; /* 8 integer sums, 8 sums, 32 registers */
+#define DOWN8_ROWS_OF_2 6
 
 static inline vi v_dot(vi s, vi w, vi x)
 {

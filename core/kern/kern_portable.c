@@ -644,7 +644,7 @@ static void gemm_int8_whole(const struct kern_gemm *g)
     }
 }
 
-static void down_bf16(const struct kern_factor *f)
+static void down_bf16_one(const struct kern_factor *f)
 {
     for (size_t i = 0; i < f->n_rows; i++) {
         for (size_t j = 0; j < f->n_cols; j++) {
@@ -655,12 +655,18 @@ static void down_bf16(const struct kern_factor *f)
             for (size_t k = 0; k < f->n_k; k += 32)
                 s[k / 32 % 4] = pairs_chain(32, x + k, w + k * KERN_DOWN_PANEL, 2 * KERN_DOWN_PANEL,
                                             s[k / 32 % 4]);
-            f->y[i * f->ldy + j] = ((s[0] + s[1]) + s[2]) + s[3];
+            f->y[i * f->ldy + j] = f->scale * (((s[0] + s[1]) + s[2]) + s[3]);
         }
     }
 }
 
-static void down_int8(const struct kern_factor *f)
+static void down_bf16(const struct kern_factor *f, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        down_bf16_one(f + i);
+}
+
+static void down_int8_one(const struct kern_factor *f)
 {
     const size_t record = KERN_DOWN_PANEL * (4 + KERN_INT8_BLOCK);
 
@@ -681,9 +687,15 @@ static void down_int8(const struct kern_factor *f)
                     d += x->q[k] * (q[k / 4 * KERN_DOWN_PANEL * 4 + k % 4] - 128);
                 s = fmaf((float)d, scale * x->scale, s);
             }
-            f->y[i * f->ldy + j] = s;
+            f->y[i * f->ldy + j] = f->scale * s;
         }
     }
+}
+
+static void down_int8(const struct kern_factor *f, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        down_int8_one(f + i);
 }
 
 static void up_bf16(const struct kern_factor *f)

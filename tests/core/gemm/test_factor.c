@@ -136,9 +136,10 @@ static void check_down(const struct kern_table *k, enum gemm_precision p, size_t
     down = pack(k, &rows, gemm_down_form(p, 8)); /* whatever the rank */
     one = pack(k, &units, down.form);
     read_back(k, &down, w);
-    gemm_down(k, &one, 0, N_ROWS, NULL, typed, NULL, x_read);
-    gemm_down(k, &down, 0, 2, NULL, typed, NULL, t);
-    gemm_down(k, &down, 2, N_ROWS - 2, NULL, typed, NULL, t + 2 * rank);
+    gemm_down(k, &(struct gemm_down){&one, 1.0f, NULL, x_read}, 1, 0, N_ROWS, NULL, typed);
+    gemm_down(k, &(struct gemm_down){&down, 1.0f, NULL, t}, 1, 0, 2, NULL, typed);
+    gemm_down(k, &(struct gemm_down){&down, 1.0f, NULL, t + 2 * rank}, 1, 2, N_ROWS - 2, NULL,
+              typed);
     for (size_t i = 0; i < N_ROWS; i++)
         for (size_t j = 0; j < rank; j++) {
             double want = 0.0, mag = 0.0;
@@ -192,6 +193,8 @@ START_TEST(up_adds_the_product_of_narrowed_rows)
         fill(N_ROWS * (N_OUT + 2), 5, &before[0][0]);
         memcpy(y, before, sizeof(y));
         gemm_narrow_t(&k[l], N_ROWS, rank, t);
+        for (size_t i = 0; i < N_ROWS && rank % 2; i++) /* a zero behind an odd number of values */
+            ck_assert_mem_eq((uint16_t *)(void *)(t + i * rank) + rank, &(uint16_t){0}, 2);
         gemm_up(&k[l], &up, N_ROWS, t, 0, 32, &y[0][0], N_OUT + 2);
         gemm_up(&k[l], &up, N_ROWS, t, 32, N_OUT, &y[0][0], N_OUT + 2);
         for (size_t i = 0; i < N_ROWS; i++)

@@ -49,7 +49,8 @@ static struct product product_new(enum kind kind, size_t n_rows, size_t n_k, siz
                               .n_k = n_k,
                               .n_cols = n_cols,
                               .ldx = x_stride(kind, n_k) + pad,
-                              .ldy = n_cols + pad}};
+                              .ldy = n_cols + pad,
+                              .scale = 1.7f}};
     struct kern_table t;
 
     kern_table_init(&t, 0);
@@ -70,7 +71,10 @@ static void product_free(struct product *q)
 static void run(const struct kern_table *t, enum kind kind, struct kern_factor f, float *y)
 {
     f.y = y;
-    (kind == DOWN_BF16 ? t->down_bf16 : kind == DOWN_INT8 ? t->down_int8 : t->up_bf16)(&f);
+    if (kind == UP_BF16)
+        t->up_bf16(&f);
+    else
+        (kind == DOWN_BF16 ? t->down_bf16 : t->down_int8)(&f, 1);
 }
 
 /* Buffers end where memory ends; what is not y stays as it was. */
@@ -133,6 +137,48 @@ START_TEST(a_row_has_the_same_bits_in_every_batch)
 }
 END_TEST
 
+/* Several factors in one call, of unlike ranks, each with its own scale and what to ask for. */
+START_TEST(factors_that_read_the_same_rows_give_what_each_gives_alone)
+{
+    static const size_t cols[][4] = {{8, 8}, {8, 8, 8}, {6, 17, 8}, {8, 1, 16, 5}, {64, 8}, {24}};
+    struct kern_table t[N_TYPED_LEVELS];
+    const unsigned n_levels = levels_typed(t);
+
+    for (size_t i = 0; i < 6 * (ROWS_MAX + 1); i++) {
+        const size_t *n_cols = cols[i % 6], n_k = 32 + i % 7 * 32;
+        struct product q[4];
+        struct kern_factor f[4];
+        size_t n = 0;
+
+        for (; n < 4 && n_cols[n]; n++) {
+            q[n] = product_new(_i, i / 6, n_k, n_cols[n], 0);
+            f[n] = q[n].f;
+            f[n].ldx = q[0].f.ldx;
+            f[n].x_bf16 = q[0].x.p;
+            f[n].x_int8 = q[0].x.p;
+            f[n].scale = 0.3f + (float)n;
+            f[n].ahead = q[n].w.p;
+            f[n].n_ahead = n * 3000;
+        }
+        for (unsigned l = 0; l < n_levels; l++) {
+            float want[4][ROWS_MAX * COLS_MAX], got[4][ROWS_MAX * COLS_MAX];
+
+            memset(want, 0, sizeof(want));
+            memset(got, 0, sizeof(got));
+            for (size_t j = 0; j < n; j++) {
+                run(&t[0], _i, f[j], want[j]);
+                f[j].y = got[j];
+            }
+            (_i == DOWN_BF16 ? t[l].down_bf16 : t[l].down_int8)(f, n);
+            REQUIRE(same_bits(want[0], got[0], 4 * ROWS_MAX * COLS_MAX),
+                    "%s kind %d: %zu factors, %zu rows, k %zu", t[l].name, _i, n, i / 6, n_k);
+        }
+        for (size_t j = 0; j < n; j++)
+            product_free(&q[j]);
+    }
+}
+END_TEST
+
 START_TEST(subnormal_sums_are_zero_at_every_level_and_the_mode_is_restored)
 {
     struct kern_table t[N_TYPED_LEVELS];
@@ -140,8 +186,14 @@ START_TEST(subnormal_sums_are_zero_at_every_level_and_the_mode_is_restored)
     uint16_t x[32] = {tensor_f32_to_bf16(1e-20f)};
     _Alignas(64)
         uint16_t w[32 * KERN_PANEL] = {tensor_f32_to_bf16(1e-20f), 0, tensor_f32_to_bf16(1e-17f)};
-    struct kern_factor f = {
-        .n_rows = 1, .n_k = 32, .n_cols = 2, .x_bf16 = x, .ldx = 32, .w = w, .ldy = 2};
+    struct kern_factor f = {.n_rows = 1,
+                            .n_k = 32,
+                            .n_cols = 2,
+                            .x_bf16 = x,
+                            .ldx = 32,
+                            .w = w,
+                            .ldy = 2,
+                            .scale = 1.0f};
 
     for (unsigned l = 0; l < n_levels; l++) {
         volatile float tiny = 1e-38f;
@@ -166,6 +218,8 @@ Suite *kern_factor_suite(void)
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, every_level_gives_the_portable_bits_at_every_size, 0, N_KINDS);
     tcase_add_loop_test(tc, a_row_has_the_same_bits_in_every_batch, 0, N_KINDS);
+    tcase_add_loop_test(tc, factors_that_read_the_same_rows_give_what_each_gives_alone, DOWN_BF16,
+                        DOWN_INT8 + 1);
     tcase_add_loop_test(tc, subnormal_sums_are_zero_at_every_level_and_the_mode_is_restored,
                         DOWN_BF16, DOWN_BF16 + 1);
     tcase_add_loop_test(tc, subnormal_sums_are_zero_at_every_level_and_the_mode_is_restored,
