@@ -105,6 +105,12 @@ struct fwd_plan {
     bool is_gating;                               /* gates of a prompt come with this group */
 };
 
+/* What the segment's task does at a linear of the group. */
+static inline struct fwd_slot *fwd__slot(const struct fwd_plan *p, unsigned lin, uint32_t segment)
+{
+    return &p->slot[segment * p->n + lin];
+}
+
 /* A row that a head reads: sequence, and for tagging the token within this step. */
 struct fwd_head_row {
     uint32_t seq, token;

@@ -133,15 +133,10 @@ static bool is_plain_lowrank(const struct delta_lowrank *a)
     return !a->down_bias && !a->up_bias && a->act == KERN_ACT_NONE && !a->gate.w && !a->is_invoked;
 }
 
-static struct fwd_slot *slot_at(const struct fwd_plan *p, unsigned i, uint32_t s)
-{
-    return &p->slot[s * p->n + i];
-}
-
 /* Lists the down products of one linear for one segment. */
 static void plan_products(struct fwd_plan *p, unsigned i, uint32_t s, size_t *t)
 {
-    const struct delta_linear *d = slot_at(p, i, s)->d;
+    const struct delta_linear *d = fwd__slot(p, i, s)->d;
     const uint32_t n_rows = p->view->segment[s].n_rows;
 
     for (uint32_t k = 0; d && k < d->n_lowrank; k++) {
@@ -179,7 +174,7 @@ static void plan_chunks(struct fwd_plan *p, uint32_t s, size_t first)
 
 static void plan_slot(struct fwd_plan *p, unsigned i, uint32_t s, const struct delta_linear *d)
 {
-    struct fwd_slot *slot = slot_at(p, i, s);
+    struct fwd_slot *slot = fwd__slot(p, i, s);
 
     *slot = (struct fwd_slot){.d = d, .first = (uint32_t)p->n_products, .is_plain = true};
     if (!d)
@@ -225,7 +220,7 @@ static void plan_runs(struct fwd_plan *p, unsigned i, const struct gemm_weight *
 
     for (uint32_t s = 0; s < p->view->n_segments; s++) {
         const struct fwd_segment *seg = &p->view->segment[s];
-        const struct delta_linear *d = slot_at(p, i, s)->d;
+        const struct delta_linear *d = fwd__slot(p, i, s)->d;
         const struct gemm_weight *w = d && d->w ? d->w : base;
 
         if (last && last->w == w) {

@@ -28,11 +28,6 @@ struct group {
     struct gemm_place then; /* what the worker multiplies by behind the tile at hand, if it knows */
 };
 
-static const struct fwd_slot *slot_of(const struct group *g, unsigned lin, uint32_t segment)
-{
-    return &g->plan->slot[segment * g->n + lin];
-}
-
 /* xs = x (*) scale_in for the rows that this worker owns; other rows are copied. */
 static void scale_input(struct fwd_walk *w, const struct group *g, unsigned i, float *xs)
 {
@@ -42,7 +37,7 @@ static void scale_input(struct fwd_walk *w, const struct group *g, unsigned i, f
     fwd__mine(w, &r0, &r1);
     memcpy(xs + r0 * n_in, g->x[i] + r0 * n_in, (r1 - r0) * n_in * sizeof(float));
     for (uint32_t s = 0; s < g->v->n_segments; s++) {
-        const struct delta_linear *d = slot_of(g, i, s)->d;
+        const struct delta_linear *d = fwd__slot(g->plan, i, s)->d;
 
         if (!d || !d->scale_in || !fwd__cut(&g->v->segment[s], r0, r1, &a, &b))
             continue;
@@ -363,7 +358,7 @@ static void up_bias(const struct group *g, const struct delta_lowrank *a, const 
 static void up_products(const struct group *g, uint32_t s, const struct tile *t, float *y,
                         size_t ldy)
 {
-    const struct fwd_slot *slot = slot_of(g, t->i, s);
+    const struct fwd_slot *slot = fwd__slot(g->plan, t->i, s);
 
     for (uint32_t e = slot[0].first; e < slot[1].first; e++) {
         const struct fwd_product *p = &g->plan->product[e];
@@ -381,7 +376,7 @@ static bool changes_before_bias(const struct group *g, const struct tile *t)
     uint32_t a, b;
 
     for (uint32_t s = 0; g->plan->changes_before_bias[t->i] && s < g->v->n_segments; s++)
-        if (slot_of(g, t->i, s)->changes_before_bias &&
+        if (fwd__slot(g->plan, t->i, s)->changes_before_bias &&
             fwd__cut(&g->v->segment[s], t->r0, t->r1, &a, &b))
             return true;
     return false;
@@ -393,7 +388,7 @@ static void finish(const struct group *g, uint32_t s, const struct tile *t, bool
 {
     static const struct delta_linear nothing = {.keeps_bias = true};
     const struct model_site *site = g->site[t->i];
-    const struct fwd_slot *slot = slot_of(g, t->i, s);
+    const struct fwd_slot *slot = fwd__slot(g->plan, t->i, s);
     const struct delta_linear *d = slot->is_plain ? &nothing : slot->d;
     float *y = g->y[t->i];
 
@@ -413,7 +408,7 @@ static void finish(const struct group *g, uint32_t s, const struct tile *t, bool
 static void ask_up(const struct group *g, const struct tile *t, size_t c0, size_t c1)
 {
     for (uint32_t s = 0; s < g->v->n_segments; s++) {
-        const struct fwd_slot *slot = slot_of(g, t->i, s);
+        const struct fwd_slot *slot = fwd__slot(g->plan, t->i, s);
 
         for (uint32_t e = slot[0].first; e < slot[1].first; e++)
             gemm_up_ask(&g->plan->product[e].up, c0, c1);
@@ -441,7 +436,7 @@ static void run_asking(const struct group *g, const struct gemm_weight *w, const
 static bool has_products(const struct group *g, unsigned lin)
 {
     for (uint32_t s = 0; s < g->v->n_segments; s++)
-        if (slot_of(g, lin, s)[0].first < slot_of(g, lin, s)[1].first)
+        if (fwd__slot(g->plan, lin, s)[0].first < fwd__slot(g->plan, lin, s)[1].first)
             return true;
     return false;
 }
@@ -468,7 +463,7 @@ static void without_bias(const struct group *g, const struct gemm_weight *w, con
 
     a.bias = NULL;
     for (uint32_t s = 0; s < g->v->n_segments; s++) {
-        if (!slot_of(g, t->i, s)->changes_before_bias ||
+        if (!fwd__slot(g->plan, t->i, s)->changes_before_bias ||
             !fwd__cut(&g->v->segment[s], t->r0, t->r1, &r0, &r1))
             continue;
         a.n_rows = r1 - r0;
@@ -520,7 +515,7 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
         struct tile part = *t;
 
         if (fwd__cut(&g->v->segment[s], t->r0, t->r1, &part.r0, &part.r1))
-            finish(g, s, &part, has_bias && !slot_of(g, t->i, s)->changes_before_bias);
+            finish(g, s, &part, has_bias && !fwd__slot(g->plan, t->i, s)->changes_before_bias);
     }
     if (lin->act != KERN_ACT_NONE)
         g->f->k->act_rows(lin->act, gemm_precision(w) != GEMM_EXACT, t->r1 - t->r0, t->c1 - t->c0,
