@@ -18,13 +18,6 @@ enum {
     AHEAD_BYTES = 1 << 17 /* of a group: second caches are 512 KiB and more */
 };
 
-size_t fwd__own_tiles(const struct fwd *f, uint32_t n_rows, size_t n_tiles)
-{
-    const unsigned n_active = pool_active(f->pool);
-
-    return n_active == 1 || n_rows == 1 ? n_tiles / n_active : n_tiles * 7 / 8 / n_active;
-}
-
 int fwd__ahead_open(struct fwd *f, struct core_err *err)
 {
     f->n_stops_max = STOPS_A_LAYER * (f->c->n_layers + 1);
@@ -63,9 +56,7 @@ static void set_ranges(struct fwd_ahead *a, const struct fwd_walk *w, const stru
 
     for (unsigned i = 0; i < s->n; i++)
         n += n_panels(s->w[i]);
-    n = fwd__own_tiles(w->f, w->rows->n_rows, n);
-    first = n * w->worker;
-    end = first + n;
+    fwd__own_tiles(w, n, &first, &end);
     a->range = a->n_ranges = 0;
     a->at_byte = a->n_asked = 0;
     for (unsigned i = 0; i < s->n; i++) {

@@ -295,6 +295,7 @@ int fwd__new(struct fwd **out, const struct model *m, struct pool *pool,
     rc = rc ? rc : alloc_typed(f, err);
     rc = rc ? rc : alloc_copies(f, err);
     rc = rc ? rc : fwd__ahead_open(f, err);
+    rc = rc ? rc : fwd__speeds_open(f, err);
     rc = rc ? rc : fwd__plans_open(f, err);
     rc = rc ? rc : fwd__rel_open(f, err);
     rc = rc ? rc : fwd__lots_open(f, err);
@@ -339,6 +340,7 @@ void fwd_free(struct fwd **fp)
     fwd__copies_close(f);
     fwd__plans_close(f);
     fwd__ahead_close(f);
+    fwd__speeds_close(f);
     core_free(f->batch.token);
     core_free(f->batch.type);
     core_free(f->batch.seq);
@@ -439,6 +441,7 @@ enum fwd_way fwd_run(struct fwd *f)
     ns = core_now_ns() - begin;
     f->ns_a_row = (7 * f->ns_a_row + ns / (f->batch.n_rows ? f->batch.n_rows : 1)) / 8;
     fwd__ways_done(f, way, ns);
+    fwd__speeds_end(f);
     if (way == FWD_SLICES)
         fwd__slices_end(f);
     return way;

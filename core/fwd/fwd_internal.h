@@ -191,6 +191,12 @@ struct fwd_ways {
     bool is_trial;           /* another one was chosen */
 };
 
+/* speeds.c: a worker's own tiles of products of few rows, of one step. */
+struct fwd_own_work {
+    uint64_t n_values; /* of weights; without what it claimed */
+    uint64_t ns;       /* that they took */
+};
+
 /* What one worker alone uses. The plan of a group of linears is the same in every
  * worker; each makes its own, which costs less than a barrier. */
 struct fwd_worker {
@@ -214,6 +220,7 @@ struct fwd_worker {
     struct pool *alone; /* own.c: a pool of this worker, */
     struct fwd *own;    /* and its own pass */
     double rate;        /* slices.c: cost of rows a nanosecond, in the last steps; 0: not known */
+    struct fwd_own_work own_work;
 };
 
 /* Keys and queries of relative distances: rows of tables [rows, heads * d_head]. Tasks
@@ -293,6 +300,7 @@ struct fwd {
 
     struct fwd_worker *worker;
     unsigned n_workers, n_stops_max;
+    double *speed;            /* [n_workers]: speeds.c; the mean is 1 */
     const struct fwd *parent; /* of a worker's own pass; its tables are used, too. Else NULL */
     struct fwd_slice slice;   /* of a worker's own pass */
     double keys_per_row;      /* attention over so many keys takes as long as a row's linears */
@@ -471,13 +479,25 @@ void fwd__couple_mine(struct fwd_walk *w, float *x);
 void fwd__uncouple(const struct fwd *f, struct fwd_worker *me, const struct delta_coupling *c,
                    float *row);
 
+/* ---- speeds.c --------------------------------------------------------------------- */
+
+int fwd__speeds_open(struct fwd *f, struct core_err *err);
+void fwd__speeds_close(struct fwd *f);
+/* Of the n_tiles of a product of few rows those that the worker does without claiming them,
+ * [*first, *end), as many as it is fast. Returns how many are workers' own, one's behind the
+ * other's from 0 on. The rest is claimed: of a row alone only what cannot be shared out, for
+ * claimed panels cost one stream up to a fifteenth (docs/performance-products.md). */
+size_t fwd__own_tiles(const struct fwd_walk *w, size_t n_tiles, size_t *first, size_t *end);
+/* The step is done: how fast workers were in it (engine thread). */
+void fwd__speeds_end(struct fwd *f);
+/* The two of them without a pass, of workers 0 .. n - 1 with these speeds. now: what each did in a
+ * nanosecond of the step, in one unit for all; 0: nothing, or not known. */
+size_t fwd__speeds_split(const double *speed, unsigned n, size_t n_tiles, unsigned worker,
+                         size_t *first, size_t *end);
+void fwd__speeds_learn(double *speed, unsigned n, const double *now);
+
 /* ---- ahead.c -------------------------------------------------------------------- */
 
-/* Of n_tiles of a product of few rows, those that each worker does without claiming them: worker
- * 0 the first, worker 1 those behind them. The rest is claimed: of a row alone only what cannot be
- * shared out, for claimed panels cost one stream up to a fifteenth (docs/performance-products.md).
- */
-size_t fwd__own_tiles(const struct fwd *f, uint32_t n_rows, size_t n_tiles);
 int fwd__ahead_open(struct fwd *f, struct core_err *err);
 void fwd__ahead_close(struct fwd *f);
 void fwd__ahead_begin(struct fwd_walk *w); /* a step */

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "core/base/lock.h"
 #include "core/fwd/fwd_internal.h"
 
 enum {
@@ -578,20 +579,31 @@ static size_t run_chunks(struct group *g, size_t n)
     return at;
 }
 
+/* The tiles [first, end), which are the worker's own. */
+static void run_own(struct group *g, size_t first, size_t end, struct gemm_place then, size_t *run)
+{
+    struct fwd_own_work *own = &g->me->own_work;
+    const uint64_t begin = core_now_ns();
+
+    run_tiles(g, first, end, then, run);
+    own->n_values += (end - first) * g->site[0]->n_in;
+    own->ns += core_now_ns() - begin;
+}
+
 /* All products of few rows: the down products, claimed; each worker's own tiles of the base's; the
  * other tiles, claimed. Which tile comes next is known before one is multiplied, so that memory
  * gives its weights meanwhile; behind the last come those of the coming group. Who has done a
  * tile's base product finds the down products done, or almost; no meeting is between. */
 static void products_of_few(struct group *g, const struct fwd_walk *w, size_t n_tiles)
 {
-    const size_t n_own = fwd__own_tiles(g->f, g->v->n_rows, n_tiles),
-                 n_first = n_own * pool_active(g->f->pool);
+    size_t first, end;
+    const size_t n_first = fwd__own_tiles(w, n_tiles, &first, &end);
     const size_t n_chunks = g->plan->n_chunks, n = n_chunks + n_tiles - n_first;
     const struct gemm_place coming = fwd__ahead_first(w);
     size_t run = 0, at = run_chunks(g, n), after;
     struct gemm_place then = at < n ? place_of(g, n_first + at - n_chunks, run) : coming;
 
-    run_tiles(g, n_own * w->worker, n_own * (w->worker + 1), then, &run);
+    run_own(g, first, end, then, &run);
     for (; at < n; at = after) { /* claims ascend, behind what is their own */
         const size_t tile = n_first + at - n_chunks;
 
