@@ -7,14 +7,15 @@
  * fifth from one time to the next, by what memory gives. That is also why nothing is concluded from
  * one step, which may have been interrupted.
  *
- * A share is rounded down; so workers of the same speed have what divides by them, and what is left
- * over, a tile a worker at most, goes to whoever comes first. Bits do not depend on who multiplies
- * a tile. */
+ * A share is rounded down, or up by a quarter of a tile at most, so that workers of almost the same
+ * speed have what divides by them. What is left over, less than a tile a worker, goes to whoever
+ * comes first. Bits do not depend on who multiplies a tile. */
 #include "core/base/alloc.h"
 #include "core/base/err.h"
 #include "core/fwd/fwd_internal.h"
 
 enum { STEPS = 16 }; /* of a worker's mean, about */
+static const double ROUNDED_UP = 0.25;
 
 int fwd__speeds_open(struct fwd *f, struct core_err *err)
 {
@@ -40,7 +41,8 @@ size_t fwd__speeds_split(const double *speed, unsigned n, size_t n_tiles, unsign
     for (unsigned k = 0; k < n; k++) {
         if (k == worker)
             *first = at;
-        at += (size_t)((double)n_tiles * speed[k] / sum);
+        at += (size_t)((double)n_tiles * speed[k] / sum + ROUNDED_UP);
+        at = at < n_tiles ? at : n_tiles;
         if (k == worker)
             *end = at;
     }
