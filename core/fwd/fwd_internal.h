@@ -300,7 +300,7 @@ struct fwd {
 
     struct fwd_worker *worker;
     unsigned n_workers, n_stops_max;
-    double *speed;            /* [n_workers]: speeds.c; the mean is 1 */
+    double *speed; /* speeds.c: [n_workers], the mean is 1; then [n_workers] of one step */
     const struct fwd *parent; /* of a worker's own pass; its tables are used, too. Else NULL */
     struct fwd_slice slice;   /* of a worker's own pass */
     double keys_per_row;      /* attention over so many keys takes as long as a row's linears */
