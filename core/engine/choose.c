@@ -37,8 +37,45 @@ static uint32_t give_rows(struct engine_job *job, uint32_t n)
     return n;
 }
 
-/* The prompt without rows in this step that has the fewest to go, the first of several; of
- * those that go whole only what fits in n. */
+/* A prompt, that of a target too, that fits in a step. */
+static bool is_short(const struct engine *e, const struct engine_job *job)
+{
+    return engine__n_ids(job) <= e->thread_data.step_rows;
+}
+
+static bool is_spared(const struct engine *e, const struct engine_job *job)
+{
+    return e->thread_data.spares_short && is_short(e, job);
+}
+
+/* What a prompt's rows may still cost in the coming step. */
+static double share_of(const struct engine *e, const struct engine_job *job)
+{
+    return is_spared(e, job) ? INFINITY : e->thread_data.share;
+}
+
+/* Counts rows of a prompt against the share of the step that prompts have. */
+static void pay(struct engine *e, const struct engine_job *job, uint32_t pos, uint32_t n)
+{
+    const double cost = pace_cost(&e->thread_data.pace, pos, n);
+
+    e->thread_data.cost += cost;
+    if (!is_spared(e, job))
+        e->thread_data.share -= cost;
+}
+
+/* True if the step has room for n rows more, and the share pays for as many of this prompt's as
+ * must go together. */
+static bool has_room(const struct engine *e, const struct engine_job *job, uint32_t n)
+{
+    const uint32_t least = is_whole(job) ? n_rows_left(job) : 1;
+
+    return least <= n &&
+           pace_rows(&e->thread_data.pace, job->n_done, least, share_of(e, job)) == least;
+}
+
+/* The prompt without rows in this step that has the fewest to go, the first of several, if n rows
+ * are left. */
 static struct engine_job *shortest(const struct engine *e, uint32_t n)
 {
     struct engine_job *best = NULL;
@@ -46,7 +83,7 @@ static struct engine_job *shortest(const struct engine *e, uint32_t n)
     for (size_t i = 0; i < e->thread_data.n_active; i++) {
         struct engine_job *job = e->thread_data.active[i];
 
-        if (job->n_rows == 0 && n_rows_left(job) && (!is_whole(job) || n_rows_left(job) <= n) &&
+        if (job->n_rows == 0 && n_rows_left(job) && has_room(e, job, n) &&
             (!best || n_rows_left(job) < n_rows_left(best)))
             best = job;
     }
@@ -58,16 +95,7 @@ static bool is_company(const struct engine *e, const struct engine_job *job,
                        const struct engine_job *other)
 {
     return other->n_rows == job->n_rows && n_rows_left(other) && !is_whole(other) &&
-           engine__goes_with(e, job, other);
-}
-
-/* Counts rows of a prompt against the share of the step that prompts have. */
-static void pay(struct engine *e, uint32_t pos, uint32_t n)
-{
-    const double cost = pace_cost(&e->thread_data.pace, pos, n);
-
-    e->thread_data.cost += cost;
-    e->thread_data.share -= cost;
+           is_spared(e, other) == is_spared(e, job) && engine__goes_with(e, job, other);
 }
 
 /* Gives a job up to n rows of its prompt that cost no more than `cost`; returns how many. */
@@ -77,7 +105,7 @@ static uint32_t give_chunk(struct engine *e, struct engine_job *job, uint32_t n,
 
     n = pace_rows(&e->thread_data.pace, pos, n < most ? n : most, cost);
     n = give_rows(job, n);
-    pay(e, pos, n);
+    pay(e, job, pos, n);
     return n;
 }
 
@@ -111,7 +139,6 @@ static uint32_t give_together(struct engine *e, struct engine_job *job, uint32_t
  * oldest gets a row at least, or all that go whole. */
 static uint32_t give_prompts(struct engine *e, uint32_t left)
 {
-    const struct pace *p = &e->thread_data.pace;
     struct engine_job *oldest = NULL, *job;
     uint32_t n = 1;
 
@@ -123,12 +150,12 @@ static uint32_t give_prompts(struct engine *e, uint32_t left)
     if (is_whole(oldest))
         left -= give_together(e, oldest, left, INFINITY, false);
     else
-        left -= give_together(e, oldest, (left + 1) / 2, e->thread_data.share / 2.0, true);
-    while (left && n && (job = shortest(e, pace_rows(p, 0, left, e->thread_data.share)))) {
-        n = give_together(e, job, left, e->thread_data.share, false);
+        left -= give_together(e, oldest, (left + 1) / 2, share_of(e, oldest) / 2.0, true);
+    while (left && n && (job = shortest(e, left))) {
+        n = give_together(e, job, left, share_of(e, job), false);
         left -= n;
     }
-    return left - give_together(e, oldest, left, e->thread_data.share, false);
+    return left - give_together(e, oldest, left, share_of(e, oldest), false);
 }
 
 /* The youngest of them wait for the next step, if the workers end this one together without them.
@@ -177,11 +204,11 @@ static uint32_t give_sources(struct engine *e, uint32_t left)
         if (!needs_source(job) || job->source.n > left)
             continue;
         if (!is_oldest &&
-            pace_rows(&e->thread_data.pace, 0, job->source.n, e->thread_data.share) < job->source.n)
+            pace_rows(&e->thread_data.pace, 0, job->source.n, share_of(e, job)) < job->source.n)
             continue;
         is_oldest = false;
         job->has_source_rows = true;
-        pay(e, 0, job->source.n);
+        pay(e, job, 0, job->source.n);
         left -= job->source.n;
     }
     return left;
@@ -192,9 +219,10 @@ static bool is_decoding(const struct engine_job *job)
     return job->n_generated && n_rows_left(job) == 1;
 }
 
-/* What prompts may cost beside the rows that decode. A prompt that fits in a step is short. */
-static double share_of_prompts(struct engine *e)
+/* What prompts may cost beside the rows that decode, and whether short ones are spared. */
+static void share_prompts(struct engine *e)
 {
+    const struct pace *p = &e->thread_data.pace;
     struct pace_rows_due due = {0};
 
     for (size_t i = 0; i < e->thread_data.n_active; i++) {
@@ -203,9 +231,14 @@ static double share_of_prompts(struct engine *e)
 
         due.n_decoding += is_decoding(job);
         due.n_old += is_decoding(job) && job->n_generated > PACE_YOUNG;
-        due.n_short += n && !is_decoding(job) && engine__n_ids(job) <= e->thread_data.step_rows;
+        if (n && !is_decoding(job) && is_short(e, job)) {
+            due.n_short++;
+            due.short_cost += pace_cost(p, needs_source(job) ? 0 : job->n_done, n);
+        }
     }
-    return pace_share(&e->thread_data.pace, &due);
+    due.short_cost = fmin(due.short_cost, pace_cost(p, 0, e->thread_data.step_rows));
+    e->thread_data.spares_short = pace_spares_short(&due);
+    e->thread_data.share = pace_share(&e->thread_data.pace, &due);
 }
 
 /* The oldest prompt that goes whole, if no step has room for it while as many decode: those
@@ -278,7 +311,8 @@ static void hold_flows(struct engine *e)
         f->n_due += n_rows_due(e->thread_data.active[i]) + (f->first ? budget : 0);
         f->is_held = false;
     }
-    is_cut = share_of_prompts(e) < (double)budget;
+    share_prompts(e);
+    is_cut = !e->thread_data.spares_short && e->thread_data.share < (double)budget;
     for (size_t i = 0; i < e->thread_data.n_active; i++) {
         const struct engine_job *job = e->thread_data.active[i];
 
@@ -358,7 +392,7 @@ uint32_t engine__choose_slots(struct engine *e)
     }
     hold_flows(e);
     left = n_most = n_rows_most(e);
-    e->thread_data.share = share_of_prompts(e);
+    share_prompts(e); /* again: of flows that are not held */
     e->thread_data.cost = 0.0;
     e->thread_data.n_decoding = 0;
     if (c->n_stacks > 1)

@@ -175,7 +175,8 @@ struct engine {
         uint32_t step_rows;      /* that it may have; but what goes whole may have more */
         uint32_t *input_rows;    /* [max_batch_jobs]: give_evenly()'s */
         struct pace pace;
-        double share;               /* what prompts may still cost in the coming step */
+        double share;               /* what prompts may still cost in the coming step, ... */
+        bool spares_short;          /* ... but for short ones */
         double cost;                /* what those that it has do */
         uint32_t n_decoding;        /* its rows that decode */
         struct engine_job **active; /* [max_batch_jobs], in order of their start */

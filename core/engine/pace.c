@@ -81,23 +81,38 @@ static double row_ns(const struct pace *p, double base, uint32_t n_decoding)
     return fmin(fmax(seen, most * cheapest), most);
 }
 
-double pace_share(struct pace *p, const struct pace_rows_due *due)
+bool pace_spares_short(const struct pace_rows_due *due)
 {
-    double base, ns, rows;
+    return due->n_decoding && due->n_old == 0 && due->n_short;
+}
 
-    p->is_cut = due->n_old > 0 || (due->n_decoding > 0 && due->n_short == 0);
-    if (!p->is_cut)
-        return INFINITY;
-    if (p->n_alone == 0 || p->n_since >= PACE_PROBE ||
-        (p->n_since && are_others(p, due->n_decoding)))
-        return 0.0;
-    base = alone(p);
+/* What a step of the target's length pays for, if anything is known of steps without prompts. */
+static double share_of_target(const struct pace *p, const struct pace_rows_due *due)
+{
+    const double base = alone(p);
+    double ns, rows;
+
     ns = p->target_ns > 0.0
              ? p->target_ns - base
              : (times - 1.0) * base * fmax(1.0, (double)due->n_short / due->n_decoding);
     rows = fmax(ns, least * base) / row_ns(p, base, due->n_decoding);
     rows = fmin(rows, fmax(growth_max * p->last_cost, first_rows));
     return fmax(rows, 1.0); /* less than a row that sees keys, perhaps: its caller gives it one */
+}
+
+double pace_share(struct pace *p, const struct pace_rows_due *due)
+{
+    const double beside_short = (times - 1.0) * (due->n_decoding + due->short_cost);
+
+    p->is_cut = due->n_decoding && !pace_spares_short(due);
+    if (due->n_decoding == 0)
+        return INFINITY;
+    if (!p->is_cut)
+        return p->n_alone ? fmax(beside_short, share_of_target(p, due)) : beside_short;
+    if (p->n_alone == 0 || p->n_since >= PACE_PROBE ||
+        (p->n_since && are_others(p, due->n_decoding)))
+        return 0.0;
+    return share_of_target(p, due);
 }
 
 void pace_step(struct pace *p, uint32_t n_decoding, double cost, double ns)

@@ -12,8 +12,9 @@
  * The target is a time a step, or by itself 1.8 times the time alone. Whatever the target, prompts
  * get an eighth of the time alone, one row at least, so that they come to their end. There is no
  * limit for short prompts while all streams are young, of at most PACE_YOUNG tokens: sixteen
- * callers who begin at once should not wait for the first one's stream. And where more short
- * prompts wait than streams run, the automatic target gives prompts so much more.
+ * callers who begin at once should not wait for the first one's stream. Long ones beside them get
+ * what makes the step 1.8 times as long, or what the target gives them, whichever is more. And
+ * where more short prompts wait than streams run, the automatic target gives prompts so much more.
  *
  * One owner, no clock of its own, nothing to release. */
 #ifndef CORE_ENGINE_PACE_H
@@ -45,6 +46,7 @@ struct pace_rows_due {
     uint32_t n_decoding; /* rows that decode, a stream each */
     uint32_t n_old;      /* of these, of streams that are not young */
     uint32_t n_short;    /* short prompts that wait: each fits in a step */
+    double short_cost;   /* of these, as far as one step holds them */
 };
 
 void pace_init(struct pace *p, double target_ns, double keys_per_row, uint32_t window);
@@ -54,6 +56,9 @@ double pace_cost(const struct pace *p, uint32_t pos, uint32_t n);
 /* Rows of a prompt from position `pos` on that cost no more than `cost`, at most n. */
 uint32_t pace_rows(const struct pace *p, uint32_t pos, uint32_t n, double cost);
 
+/* True if short prompts have no limit in the coming step though rows decode in it, and take nothing
+ * of the share of the others. */
+bool pace_spares_short(const struct pace_rows_due *due);
 /* What prompts may cost in the coming step. INFINITY: no limit; 0: none in this step, which is to
  * show what the others take alone (never twice in turn). Asked again, it says the same. */
 double pace_share(struct pace *p, const struct pace_rows_due *due);

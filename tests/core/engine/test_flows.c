@@ -341,7 +341,7 @@ END_TEST
 
 static bool on_token_until_flood_ends(void *arg, const struct engine_token *t)
 {
-    (void)arg, (void)t;
+    (void)on_token(arg, t);
     return atomic_load(&n_flood) < N_FLOOD;
 }
 
@@ -438,6 +438,49 @@ START_TEST(prompts_are_cut_while_another_flow_decodes)
     ck_assert_uint_le(st.step_rows_bucket[0], st.n_steps / 4);
     st = steps_beside_a_stream(1000000);
     ck_assert_uint_ge(st.step_rows_bucket[6] + st.step_rows_bucket[7], N_LONG / 96);
+}
+END_TEST
+
+/* A long prompt and a stream's share the first step. Behind its first token eight short prompts
+ * come, which have no limit beside a stream that is young: 24 rows, and the long prompt 0.8 of the
+ * cost of those that would be there without it, 25. No later step is full. */
+START_TEST(young_streams_do_not_wait_for_a_long_prompt_beside_short_ones)
+{
+    enum { N_SHORT = 8 };
+    const struct engine_options opt = {.n_threads = 1,
+                                       .max_batch_tokens = 96,
+                                       .max_batch_jobs = 64,
+                                       .context_max = 4000,
+                                       .kv_bytes = 4 << 20};
+    struct engine_job *prompt, *stream, *few[N_SHORT];
+    struct engine_stats st;
+
+    open_with("tests/golden/bases/llama", &opt);
+    engine->thread_data.pace.target_ns = 1.0; /* less than any step */
+    atomic_store(&may_go, false);
+    atomic_store(&n_flood, N_FLOOD - N_SHORT - 1);
+    atomic_store(&n_lone, 0);
+    atomic_store(&n_began, 0);
+    prompt = new_job(1, N_LONG, 1, on_flood);
+    stream = new_job(1, 3, 3000, on_lone);
+    stream->cb.token = on_token_until_flood_ends;
+    for (int i = 0; i < N_SHORT; i++)
+        few[i] = new_job(1, 3, 1, on_flood);
+    ck_assert_int_eq(engine_submit(engine, (struct engine_job *[]){prompt, stream}, 2, NULL), 0);
+    while (!atomic_load(&n_began))
+        usleep(1000);
+    ck_assert_int_eq(engine_submit(engine, few, N_SHORT, NULL), 0);
+    atomic_store(&may_go, true);
+    while (!atomic_load(&n_lone) || atomic_load(&n_flood) < N_FLOOD)
+        usleep(1000);
+    engine_stats(engine, &st);
+    ck_assert_uint_eq(st.step_rows_bucket[7], 1); /* of 65 and more */
+    ck_assert_uint_eq(st.step_rows_bucket[6], 1);
+    for (int i = 0; i < N_SHORT; i++)
+        engine_job_free(few[i]);
+    engine_job_free(prompt);
+    engine_job_free(stream);
+    close_all();
 }
 END_TEST
 
@@ -732,6 +775,7 @@ Suite *flows_suite(void)
     tcase_add_test(whole, a_short_job_does_not_ride_in_a_full_step);
     tcase_add_test(whole, steps_are_half_as_long_while_somebody_asks_for_little);
     tcase_add_test(whole, prompts_are_cut_while_another_flow_decodes);
+    tcase_add_test(whole, young_streams_do_not_wait_for_a_long_prompt_beside_short_ones);
     tcase_add_test(whole, what_goes_whole_goes_while_somebody_asks_for_little);
     tcase_add_test(whole, a_flow_has_its_turn_while_it_waits_for_room);
     tcase_add_test(whole, a_flow_fills_its_share_of_the_queue_and_no_more);

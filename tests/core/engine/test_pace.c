@@ -111,17 +111,23 @@ END_TEST
 
 START_TEST(without_streams_or_short_beside_young_ones_there_is_no_limit)
 {
-    const struct pace_rows_due none = {.n_short = 3}, young = {.n_decoding = 5, .n_short = 3},
+    const struct pace_rows_due none = {.n_short = 3}, alone = {0},
+                               young = {.n_decoding = 5, .n_short = 3, .short_cost = 20.0},
                                mixed = {.n_decoding = 5, .n_old = 1, .n_short = 3},
-                               long_only = {.n_decoding = 5}, alone = {0};
+                               long_only = {.n_decoding = 5};
     struct pace p;
 
     pace_init(&p, 0.0, keys_per_row, 0);
     ck_assert(isinf(pace_share(&p, &none)));
-    ck_assert(isinf(pace_share(&p, &young)));
+    ck_assert(isinf(pace_share(&p, &alone)));
+    ck_assert(pace_spares_short(&young));
+    ck_assert(!pace_spares_short(&none)); /* nor has anything to be spared */
+    ck_assert(!pace_spares_short(&mixed));
+    ck_assert(!pace_spares_short(&long_only));
     ck_assert(!isinf(pace_share(&p, &mixed)));
     ck_assert(!isinf(pace_share(&p, &long_only)));
-    ck_assert(isinf(pace_share(&p, &alone)));
+    /* long prompts beside them: 1.8 times as much in all, known machine or not */
+    ck_assert_double_eq_tol(pace_share(&p, &young), 0.8 * (5.0 + 20.0), 1e-9);
 }
 END_TEST
 
