@@ -83,8 +83,8 @@ static struct engine_job *shortest(const struct engine *e, uint32_t n)
     for (size_t i = 0; i < e->thread_data.n_active; i++) {
         struct engine_job *job = e->thread_data.active[i];
 
-        if (job->n_rows == 0 && n_rows_left(job) && has_room(e, job, n) &&
-            (!best || n_rows_left(job) < n_rows_left(best)))
+        if (job->n_rows == 0 && n_rows_left(job) &&
+            (!best || n_rows_left(job) < n_rows_left(best)) && has_room(e, job, n))
             best = job;
     }
     return best;
@@ -222,7 +222,7 @@ static bool is_decoding(const struct engine_job *job)
 /* What prompts may cost beside the rows that decode, and whether short ones are spared. */
 static void share_prompts(struct engine *e)
 {
-    const struct pace *p = &e->thread_data.pace;
+    struct pace *p = &e->thread_data.pace;
     struct pace_rows_due due = {0};
 
     for (size_t i = 0; i < e->thread_data.n_active; i++) {
@@ -238,7 +238,7 @@ static void share_prompts(struct engine *e)
     }
     due.short_cost = fmin(due.short_cost, pace_cost(p, 0, e->thread_data.step_rows));
     e->thread_data.spares_short = pace_spares_short(&due);
-    e->thread_data.share = pace_share(&e->thread_data.pace, &due);
+    e->thread_data.share = pace_share(p, &due);
 }
 
 /* The oldest prompt that goes whole, if no step has room for it while as many decode: those
