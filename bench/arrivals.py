@@ -9,7 +9,7 @@ of its answer, greedy; every `--long`th prompt is ten times as long. With adapte
 see the same requests at the same times. `--llama`: llama-server, too, 16 slots, from LLAMA_BIN; with adapters it has them as GGUF.
 
 The table has for each rate, in milliseconds, the median and the 99th percentile of the time to the first token, between two tokens
-and of a whole answer, tokens a second while requests came, and how many had to wait for the end of the last that came. Standard library only.
+and of a whole answer, tokens a second while requests came, and how many had no token yet when the last one came. Standard library only.
 """
 import argparse
 import asyncio
@@ -65,7 +65,7 @@ async def send(request, port, path, begin):
     if b" 200 " not in status:
         raise RuntimeError(f"{path}: {(status + await reader.read(500))!r}")
     async for line in reader:
-        if line.startswith((b'data: {"delta"', b'data: {"index"')):  # a token's; the last event has another form
+        if line.startswith((b'data: {"delta"', b'data: {"index"')):  # a token's: peftd's, llama-server's, whose last event is one more
             request.tokens.append(time.perf_counter())
     writer.close()
 
@@ -89,14 +89,7 @@ def show(name, rate, todo, begin, seconds):
     late = sum(r.tokens[0] > last for r in todo[:-1])
     print(f"{name:<14}{rate:6.1f} a second  " + "  ".join(
         f"{what} {percentile(v, 0.5):7.1f} {percentile(v, 0.99):7.1f} ms" for what, v in (("first", first), ("between", gaps), ("all", whole))) +
-        f"  {n / seconds:6.1f} tokens/s  {late:3} waited", flush=True)
-
-
-def peftd_body(a):
-    def make(prompt, adapter):
-        task = "base" if adapter is None else f"t{adapter}"
-        return {"task": task, "input": prompt, "parameters": {"max_tokens": a.out, "ignore_eos": True}}
-    return make
+        f"  {n / seconds:6.1f} tokens/s  {late:3} without one at the end", flush=True)
 
 
 @contextlib.contextmanager
@@ -105,7 +98,7 @@ def peftd(a, work, command):
     with Peftd(binary, a.smollm2, work, "--threads", str(a.threads), *settings) as server:
         for i, folder in enumerate(a.adapters):
             server.load(f"t{i}", folder)
-        yield server, peftd_body(a)
+        yield server, lambda prompt, adapter: server.body(prompt, a.out, "base" if adapter is None else f"t{adapter}")
 
 
 @contextlib.contextmanager
@@ -129,6 +122,8 @@ def main():
     p.add_argument("--smollm2", type=Path, default=next(iter(root.glob("build/models/smollm2/*.gguf")), None))
     p.add_argument("--llama", action="store_true")
     a = p.parse_args()
+    if a.llama and "LLAMA_BIN" not in os.environ:
+        p.error("--llama wants LLAMA_BIN, the folder of llama-server")
     with tempfile.TemporaryDirectory() as tmp:
         work = Path(tmp)
         servers = [(name, peftd(a, work, command)) for name, command in (b.split("=", 1) for b in a.builds)]
