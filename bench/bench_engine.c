@@ -2,11 +2,13 @@
  * the step give. Streams of token ids, one adapter folder each (round robin).
  *
  *   bench_engine [-t THREADS] [-l LEVEL] [-p exact|bf16|int8] [-k f32|f16|bf16] [-b ROWS]
- *                [-w together|slices|lots] [-r RUNS] MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]
+ *                [-w together|slices|lots] [-s T,P,K,M] [-r RUNS]
+ *                MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]
  *
- * LEVEL as --cpu-level has it; without, all that the CPU has.
- * Prints tokens/s out (decoder) or sequences/s (encoder) of three runs, what part of the workers'
- * time went by at meetings, and how the workers shared the steps. */
+ * LEVEL as --cpu-level has it; without, all that the CPU has. T,P,K,M: temperature, top_p, top_k,
+ * min_p, as a request has them; what is left out at the end is off, and without -s tokens are the
+ * best ones. Prints tokens/s out (decoder) or sequences/s (encoder) of three runs, what part of the
+ * workers' time went by at meetings, and how the workers shared the steps. */
 #include <dirent.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -67,8 +69,9 @@ static struct delta *load(const struct model *m, const char *dir)
     return d;
 }
 
-static double run(struct engine *e, struct delta *const *delta, size_t n_deltas, size_t n_streams,
-                  size_t n_prompt, unsigned n_out)
+static double run(struct engine *e, const struct engine_sampling *sampling,
+                  struct delta *const *delta, size_t n_deltas, size_t n_streams, size_t n_prompt,
+                  unsigned n_out)
 {
     const struct engine_callbacks cb = {.done = on_done};
     struct engine_job **job = calloc(n_streams, sizeof(struct engine_job *));
@@ -84,6 +87,7 @@ static double run(struct engine *e, struct delta *const *delta, size_t n_deltas,
                                         .tokens = ids,
                                         .n_tokens = n_prompt,
                                         .max_tokens = n_out,
+                                        .sampling = *sampling,
                                         .ignore_eos = true};
         if (engine_job_new(&job[i], e, &in, &cb, NULL, &err) < 0)
             die("job", &err);
@@ -106,6 +110,7 @@ static double run(struct engine *e, struct delta *const *delta, size_t n_deltas,
 struct settings {
     struct model_options model;
     struct engine_options engine;
+    struct engine_sampling sampling;
     int n_runs;
 };
 
@@ -119,6 +124,11 @@ static unsigned word_of(const char *text, const char *const word[3])
     return i;
 }
 
+static void sampling_read(struct engine_sampling *s, const char *text)
+{
+    (void)sscanf(text, "%f,%f,%u,%f", &s->temperature, &s->top_p, &s->top_k, &s->min_p);
+}
+
 /* Reads what stands in front of MODEL; false if it is unknown. */
 static bool settings_read(struct settings *s, int argc, char **argv)
 {
@@ -130,7 +140,7 @@ static bool settings_read(struct settings *s, int argc, char **argv)
     int c;
 
     *s = (struct settings){.model.levels = kern_cpu_levels(), .n_runs = 3};
-    while ((c = getopt(argc, argv, "+t:l:p:k:b:r:w:")) != -1) {
+    while ((c = getopt(argc, argv, "+t:l:p:k:b:r:s:w:")) != -1) {
         if (c == 't')
             s->engine.n_threads = (unsigned)strtoul(optarg, NULL, 10);
         else if (c == 'l' && kern_level_parse(optarg) >= 0)
@@ -139,6 +149,8 @@ static bool settings_read(struct settings *s, int argc, char **argv)
             s->engine.max_batch_tokens = (unsigned)strtoul(optarg, NULL, 10);
         else if (c == 'r')
             s->n_runs = (int)strtol(optarg, NULL, 10);
+        else if (c == 's')
+            sampling_read(&s->sampling, optarg);
         else if (c == 'p' && word_of(optarg, precision) < 3)
             s->model.precision = (enum gemm_precision)word_of(optarg, precision);
         else if (c == 'k' && word_of(optarg, kv_type) < 3)
@@ -184,8 +196,8 @@ int main(int argc, char **argv)
 
     if (!settings_read(&set, argc, argv)) {
         fprintf(stderr, "usage: bench_engine [-t THREADS] [-l LEVEL] [-p exact|bf16|int8] "
-                        "[-k f32|f16|bf16] [-b ROWS] [-w together|slices|lots] [-r RUNS] MODEL "
-                        "N_STREAMS N_PROMPT N_OUT [ADAPTER...]\n");
+                        "[-k f32|f16|bf16] [-b ROWS] [-w together|slices|lots] [-s T,P,K,M] "
+                        "[-r RUNS] MODEL N_STREAMS N_PROMPT N_OUT [ADAPTER...]\n");
         return 2;
     }
     argv += optind;
@@ -200,7 +212,7 @@ int main(int argc, char **argv)
         die("base", &err);
     for (int k = 0; k < set.n_runs; k++) {
         engine_stats(e, &before);
-        const double s = run(e, delta, n_deltas, n_streams, n_prompt, n_out);
+        const double s = run(e, &set.sampling, delta, n_deltas, n_streams, n_prompt, n_out);
 
         do /* behind its last answer the engine counts the step */
             engine_stats(e, &after);

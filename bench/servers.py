@@ -127,9 +127,10 @@ class Peftd(Process):
     path = "/v1/infer"
 
     @staticmethod
-    def body(prompt, n_out, task="base"):
-        """A request for n_out tokens, greedy."""
-        return {"task": task, "input": prompt, "parameters": {"max_tokens": n_out, "ignore_eos": True, "return_tokens": True}}
+    def body(prompt, n_out, task="base", sampling=None):
+        """A request for n_out tokens; sampling: parameters, None for greedy."""
+        return {"task": task, "input": prompt,
+                "parameters": {"max_tokens": n_out, "ignore_eos": True, "return_tokens": True, **(sampling or {})}}
 
     @staticmethod
     def n_out(answer):

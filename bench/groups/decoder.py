@@ -8,6 +8,7 @@ from bench.servers import Peftd, generate
 
 TITLE = "Decoder: SmolLM2-135M, no adapter, about 110 tokens in, 64 out; `read` cases: 8 in, 128 out"
 STREAMS, N_IN, N_OUT, SHORT_IN, LONG_OUT = 16, 110, 64, 8, 128
+SAMPLING = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "seed": 1}  # llama-server's own defaults
 
 
 def add_bounds(results, file, precision, f):
@@ -19,12 +20,14 @@ def add_bounds(results, file, precision, f):
 
 
 def cases_of(server, file, label, who, prompts, n_each):
-    """One stream, 16 streams, and one stream with a short prompt."""
-    def case(name, what, n, prompts, n_out):
-        bodies = [server.body(p, n_out) for p in prompts]
+    """One stream, 16 streams, of f16 those sampled, too, and one stream with a short prompt."""
+    def case(name, what, n, prompts, n_out, sampling=None):
+        bodies = [server.body(p, n_out, sampling=sampling) for p in prompts]
         return Case(f"{name}/{file}/{label}", who, f"{file} {label if who == 'peftd' else ''}, {what}".replace(" ,", ","), "tokens/s",
                     generate(server, bodies, n_out, n))
     out = [case("one", "1 stream", n_each, prompts[:1], N_OUT), case("many", f"{STREAMS} streams", 1, prompts, N_OUT)]
+    if file == "f16":
+        out.append(case("sampled", f"{STREAMS} streams, sampled", 1, prompts, N_OUT, SAMPLING))
     short = " ".join(prompts[0].split()[:SHORT_IN])
     return out + ([case("read", "1 stream, short prompt", n_each, [short], LONG_OUT)] if who == "peftd" else [])
 

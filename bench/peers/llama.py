@@ -30,10 +30,10 @@ class Server(Process):
 
     path = "/completion"
 
-    def body(self, prompt, n_out, lora=None):
-        """A request; lora: the index of its adapter, None for no adapter."""
-        body = {"prompt": prompt, "n_predict": n_out, "temperature": 0, "samplers": ["temperature"], "ignore_eos": True,
-                "cache_prompt": False, "return_tokens": True}
+    def body(self, prompt, n_out, lora=None, sampling=None):
+        """A request; lora: the index of its adapter, None for no adapter; sampling: parameters, None for greedy."""
+        body = {"prompt": prompt, "n_predict": n_out, "ignore_eos": True, "cache_prompt": False, "return_tokens": True,
+                **(sampling or {"temperature": 0, "samplers": ["temperature"]})}
         if self.n_adapters:
             # An empty list would mean the server's own scales, which are 1 for all adapters at once.
             body["lora"] = [{"id": 0, "scale": 0.0}] if lora is None else [{"id": lora, "scale": 1.0}]

@@ -135,9 +135,10 @@ struct engine_slot {
 
 /* Scratch of one worker for sampling. */
 struct engine_sampler {
-    float *prob;    /* [n_max] */
-    float *raw;     /* [n_max]: logits before the repetition penalty */
-    int32_t *id;    /* [n_max] */
+    float *prob;    /* [n_max]: of candidates, best 1; logprobs' scratch before */
+    int32_t *id;    /* [n_max]: their tokens */
+    float *raw;     /* [n_max]: logits as they were, where logprobs are asked for */
+    float *top;     /* the largest of each block of a row: sample.c */
     uint32_t *seen; /* [n_max]: stamp of the last row that marked the token */
     uint32_t stamp;
     size_t n_max;   /* with ids of tasks' own */
@@ -286,5 +287,20 @@ void engine__sampler_release(struct engine_sampler *s);
  * they are not numbers. */
 void engine__sample(struct engine_sampler *s, const struct kern_table *k, struct engine_job *job,
                     float *logits);
+
+/* What a request's limits come to for n tokens of which the best has the probability `best`. */
+struct engine_limits {
+    size_t k;    /* n: all */
+    double p;    /* 1: all */
+    float min_p; /* 0: all; never above the best one's */
+};
+struct engine_limits engine__limits(const struct engine_sampling *o, size_t n, float best);
+/* s->top = the largest of each block of x [s->n_vocab]; returns the largest of all. */
+float engine__tops(struct engine_sampler *s, const struct kern_table *k, const float *x);
+/* s->prob and s->id = those tokens of p [s->n_vocab] that the limits leave, in an order that p
+ * alone decides; returns how many. Not normalised: the best is 1, all are `total`. Of p the tops
+ * were found. */
+size_t engine__shortlist(struct engine_sampler *s, const struct engine_limits *l, const float *p,
+                         double total);
 
 #endif

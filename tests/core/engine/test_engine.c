@@ -1105,6 +1105,200 @@ START_TEST(logprobs_are_those_of_the_raw_logits_in_descending_order)
 }
 END_TEST
 
+/* ---- sampling from a large vocabulary ------------------------------------------------------- */
+
+enum { LARGE = 3001 }; /* not a multiple of anything */
+
+/* Logits of several shapes: 0 bell, 1 all alike, 2 steps of many alike, 3 one far above the rest,
+ * 4 steep and 5 gentle, the best last, 6 probabilities that are neighbours as floats. */
+static void fill_large(float *logits, int shape)
+{
+    uint32_t seed = 12345;
+
+    for (int i = 0; i < LARGE; i++) {
+        float sum = 0.0f;
+
+        for (int k = 0; k < 4; k++) {
+            seed = seed * 1664525u + 1013904223u;
+            sum += (float)(seed >> 8) * 0x1p-24f - 0.5f;
+        }
+        logits[i] = shape == 0   ? 3.0f * sum
+                    : shape == 1 ? 1.0f
+                    : shape == 2 ? (float)(i % 7)
+                    : shape == 3 ? (i == 2500 ? 200.0f : sum)
+                    : shape == 4 ? 0.01f * (float)i
+                    : shape == 5 ? 0.001f * (float)i
+                                 : 0x1p-24f * (float)(i % 5);
+    }
+}
+
+static int descending(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+
+    return (x < y) - (x > y);
+}
+
+/* The limits by their definition: how many of p, sorted, are left. */
+static size_t n_left(const float *p, const struct engine_sampling *o)
+{
+    const size_t k = o->top_k ? o->top_k : LARGE;
+    double total = 0.0, sum = 0.0;
+    size_t n = 0;
+
+    for (size_t i = 0; i < k; i++)
+        total += (double)p[i];
+    while (n < k && p[n] > 0.0f && p[n] >= o->min_p &&
+           (o->top_p <= 0.0f || sum < (double)o->top_p * total))
+        sum += (double)p[n++];
+    return n;
+}
+
+static void check_shortlist(const float *logits, const struct engine_sampling *o, unsigned levels)
+{
+    static float p[LARGE], sorted[LARGE];
+    static bool is_listed[LARGE];
+    struct engine_sampler s = {0};
+    struct engine_limits l;
+    struct kern_table k;
+    double total = 0.0;
+    size_t n;
+
+    kern_table_init(&k, levels);
+    ck_assert_int_eq(engine__sampler_init(&s, LARGE, NULL), 0);
+    memcpy(p, logits, sizeof(p));
+    memset(is_listed, 0, sizeof(is_listed));
+    (void)k.exp_sum(LARGE, 1.0f / o->temperature, k.max(LARGE, p), p);
+    for (int i = 0; i < LARGE; i++)
+        total += (double)p[i];
+    l = engine__limits(o, LARGE, engine__tops(&s, &k, p));
+    n = engine__shortlist(&s, &l, p, total);
+    memcpy(sorted, p, sizeof(sorted));
+    qsort(sorted, LARGE, sizeof(float), descending);
+    ck_assert_uint_eq(n, n_left(sorted, o));
+    for (size_t i = 0; i < n; i++) {
+        ck_assert_float_eq(s.prob[i], p[s.id[i]]);
+        ck_assert(!is_listed[s.id[i]]);
+        is_listed[s.id[i]] = true;
+    }
+    qsort(s.prob, n, sizeof(float), descending);
+    ck_assert_mem_eq(s.prob, sorted, n * sizeof(float));
+    engine__sampler_release(&s);
+}
+
+START_TEST(the_shortlist_of_a_large_vocabulary_is_the_head_of_the_sorted_one)
+{
+    static const struct engine_sampling o[] = {
+        {.temperature = 1.0f, .top_p = 0.95f},
+        {.temperature = 0.7f, .top_p = 0.05f},
+        {.temperature = 1.0f, .top_p = 0.999f},
+        {.temperature = 0.8f, .top_p = 0.95f, .top_k = 40, .min_p = 0.05f},
+        {.temperature = 1.0f, .top_k = 1},
+        {.temperature = 1.0f, .top_k = 50},
+        {.temperature = 1.0f, .top_k = 1500},
+        {.temperature = 1.0f, .top_k = LARGE - 1},
+        {.temperature = 1.0f, .top_k = 2000, .top_p = 0.9f},
+        {.temperature = 1.0f, .top_k = 500, .min_p = 0.1f},
+        {.temperature = 1.0f, .top_k = 500, .top_p = 0.9f, .min_p = 0.1f},
+        {.temperature = 1.0f, .top_p = 0.9f, .min_p = 0.3f},
+        {.temperature = 1.0f, .min_p = 0.1f},
+        {.temperature = 1.0f, .min_p = 0.001f},
+        {.temperature = 1.0f, .min_p = 1.0f},
+        {.temperature = 0.01f, .top_p = 0.5f, .top_k = 7},
+    };
+    static float logits[LARGE];
+
+    fill_large(logits, _i);
+    for (size_t i = 0; i < sizeof(o) / sizeof(o[0]); i++) {
+        check_shortlist(logits, &o[i], kern_cpu_levels());
+        check_shortlist(logits, &o[i], 0);
+    }
+}
+END_TEST
+
+/* None of what cannot come; else within six standard deviations of a count. */
+static void is_near(int n, double expected, int token)
+{
+    ck_assert_msg(fabs(n - expected) <= 6.0 * sqrt(expected) + (expected > 0.0 ? 4.0 : 0.0),
+                  "token %d: %d draws, %g expected", token, n, expected);
+}
+
+/* Each token, and each sixteen of them, comes as often as it should. */
+START_TEST(draws_from_a_large_vocabulary_follow_the_softmax)
+{
+    enum { N = 20000 };
+    const struct engine_sampling all = {.temperature = 1.0f};
+    const struct engine_sampling half = {.temperature = 1.0f, .top_k = LARGE / 2};
+    const struct engine_sampling *const o = _i % 2 ? &half : &all;
+    static float logits[LARGE], copy[LARGE], sorted[LARGE];
+    static int counts[LARGE];
+    struct engine_sampler s = {0};
+    struct kern_table k;
+    struct engine_job job = {.in = {.sampling = *o}, .rng = 42};
+    double mass = 0.0, of_16 = 0.0;
+    int n_of_16 = 0;
+
+    kern_table_init(&k, kern_cpu_levels());
+    ck_assert_int_eq(engine__sampler_init(&s, LARGE, NULL), 0);
+    fill_large(logits, _i / 2 ? 5 : 1 - _i);
+    memcpy(sorted, logits, sizeof(sorted));
+    qsort(sorted, LARGE, sizeof(float), descending);
+    memset(counts, 0, sizeof(counts));
+    for (int i = 0; i < N; i++) {
+        memcpy(copy, logits, sizeof(copy));
+        engine__sample(&s, &k, &job, copy);
+        counts[job.next_id]++;
+    }
+    for (int i = 0; i < (_i % 2 ? LARGE / 2 : LARGE); i++)
+        mass += exp((double)sorted[i]);
+    for (int i = 0; i < LARGE; i++) {
+        const bool is_left = _i % 2 == 0 || logits[i] >= sorted[LARGE / 2 - 1];
+        const double p = is_left ? exp((double)logits[i]) / mass : 0.0;
+
+        is_near(counts[i], N * p, i);
+        n_of_16 += counts[i];
+        of_16 += N * p;
+        if (i % 16 == 15 || i + 1 == LARGE) {
+            is_near(n_of_16, of_16, i);
+            n_of_16 = 0;
+            of_16 = 0.0;
+        }
+    }
+    engine__sampler_release(&s);
+}
+END_TEST
+
+START_TEST(the_best_of_a_large_vocabulary_and_its_logprobs)
+{
+    static float logits[LARGE], copy[LARGE], sorted[LARGE];
+    int32_t top_id[20];
+    float top[20];
+    struct engine_sampler s = {0};
+    struct kern_table k;
+    struct engine_job job = {.in = {.n_logprobs = 20}, .top_id = top_id, .top_logprob = top};
+    double sum = 0.0;
+
+    kern_table_init(&k, kern_cpu_levels());
+    ck_assert_int_eq(engine__sampler_init(&s, LARGE, NULL), 0);
+    for (int i = 0; i < LARGE; i++)
+        logits[i] = 1e-5f * (float)(i * 1013 % LARGE);
+    logits[2999] = logits[511] = 1.0f;
+    memcpy(copy, logits, sizeof(copy));
+    memcpy(sorted, logits, sizeof(sorted));
+    qsort(sorted, LARGE, sizeof(float), descending);
+    engine__sample(&s, &k, &job, copy);
+    ck_assert_int_eq(job.next_id, 511); /* the first of two */
+    for (int i = 0; i < LARGE; i++)
+        sum += exp((double)logits[i]);
+    for (int i = 0; i < 20; i++) {
+        ck_assert_float_eq(logits[top_id[i]], sorted[i]);
+        ck_assert_float_eq_tol(top[i], sorted[i] - (float)log(sum), 2e-5f);
+    }
+    ck_assert_float_eq(job.logprob, top[0]);
+    engine__sampler_release(&s);
+}
+END_TEST
+
 Suite *engine_suite(void);
 Suite *engine_suite(void)
 {
@@ -1159,6 +1353,9 @@ Suite *engine_suite(void)
     suite_add_tcase(s, l);
     tcase_add_test(p, draws_follow_the_softmax_of_the_temperature);
     tcase_add_test(p, top_k_top_p_and_min_p_leave_out_what_they_say);
+    tcase_add_loop_test(p, the_shortlist_of_a_large_vocabulary_is_the_head_of_the_sorted_one, 0, 7);
+    tcase_add_loop_test(p, draws_from_a_large_vocabulary_follow_the_softmax, 0, 4);
+    tcase_add_test(p, the_best_of_a_large_vocabulary_and_its_logprobs);
     tcase_add_test(p, repetition_penalty_passes_over_virtual_tokens);
     tcase_add_test(p, repetition_penalty_counts_each_token_once);
     tcase_add_test(p, logprobs_are_those_of_the_raw_logits_in_descending_order);
