@@ -2,7 +2,8 @@
 #include "core/base/torch_random.h"
 
 #include <math.h>
-#include <string.h>
+
+#include "core/base/bits.h"
 
 enum { SHIFT = 397 };
 
@@ -91,12 +92,9 @@ void core_torch_normal(struct core_torch_random *g, float deviation, float *out,
 
 float core_torch_bf16(float x)
 {
-    uint32_t bits;
+    const uint32_t bits = core_bits_of(x);
 
-    memcpy(&bits, &x, sizeof(bits));
-    bits = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
-    memcpy(&x, &bits, sizeof(x));
-    return x;
+    return core_float_of((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
 }
 
 void core_torch_uniform_bf16(struct core_torch_random *g, float from, float to, float *out,

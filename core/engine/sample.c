@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/base/alloc.h"
+#include "core/base/bits.h"
 #include "core/engine/engine_internal.h"
 
 enum { BLOCK = 256 }; /* logits whose largest is looked at before they are */
@@ -238,22 +239,6 @@ static struct halves split(struct engine_sampler *s, size_t from, size_t end, fl
     return h;
 }
 
-static uint32_t bits_of(float x)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &x, sizeof(bits));
-    return bits;
-}
-
-static float of_bits(uint32_t bits)
-{
-    float x;
-
-    memcpy(&x, &bits, sizeof(x));
-    return x;
-}
-
 /* Moves the best of the n candidates to the front: the fewest that are `enough` together, by mass
  * or as many; returns how many. Halves the range of values in which the last of them is, by the
  * bits of positive floats, which are ordered as these are: 30 times at most, whatever the values.
@@ -261,20 +246,21 @@ static float of_bits(uint32_t bits)
 static size_t best_of(struct engine_sampler *s, const struct candidates *c, bool by_mass,
                       double enough)
 {
-    uint32_t low = bits_of(c->least), high = bits_of(1.0f) + 1; /* of candidates [from, end) */
+    uint32_t low = core_bits_of(c->least),
+             high = core_bits_of(1.0f) + 1; /* of candidates [from, end) */
     size_t from = 0, end = c->n;
     double have = 0.0;
 
     while (end - from > 1 && high - low > 1) {
-        const struct halves h = split(s, from, end, of_bits(low + (high - low) / 2));
+        const struct halves h = split(s, from, end, core_float_of(low + (high - low) / 2));
         const double part = by_mass ? h.mass : (double)(h.at - from);
 
         if (have + part >= enough) {
             end = h.at;
-            low = bits_of(h.least);
+            low = core_bits_of(h.least);
         } else {
             from = h.at;
-            high = bits_of(h.most) + 1;
+            high = core_bits_of(h.most) + 1;
             have += part;
         }
     }

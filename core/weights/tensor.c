@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "core/base/alloc.h"
+#include "core/base/bits.h"
 #include "core/base/err.h"
 #include "core/base/utf8.h"
 #include "core/weights/weights_internal.h"
@@ -107,40 +108,24 @@ bool tensor__measure(struct tensor *t)
 
 /* ---- values ------------------------------------------------------------- */
 
-static float float_of_bits(uint32_t bits)
-{
-    float f;
-
-    memcpy(&f, &bits, sizeof(f));
-    return f;
-}
-
-static uint32_t bits_of_float(float f)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &f, sizeof(bits));
-    return bits;
-}
-
 float tensor_f16_to_f32(uint16_t h)
 {
     const uint32_t sign = (uint32_t)(h & 0x8000) << 16;
     const uint32_t exponent = h >> 10 & 0x1f, fraction = h & 0x3ff;
 
     if (exponent == 0x1f) /* Inf and NaN, with its payload */
-        return float_of_bits(sign | 0x7f800000 | fraction << 13);
+        return core_float_of(sign | 0x7f800000 | fraction << 13);
     if (exponent == 0) { /* fraction * 2^-24: exact, and no subnormal in f32 */
         const float magnitude = (float)fraction * 0x1p-24f;
 
         return sign ? -magnitude : magnitude;
     }
-    return float_of_bits(sign | (exponent + (127 - 15)) << 23 | fraction << 13);
+    return core_float_of(sign | (exponent + (127 - 15)) << 23 | fraction << 13);
 }
 
 uint16_t tensor_f32_to_f16(float f)
 {
-    const uint32_t bits = bits_of_float(f), magnitude = bits & 0x7fffffff;
+    const uint32_t bits = core_bits_of(f), magnitude = bits & 0x7fffffff;
     const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
     uint32_t h;
 
@@ -151,9 +136,9 @@ uint16_t tensor_f32_to_f16(float f)
     if (magnitude < 0x38800000) { /* below 2^-14: a subnormal, in steps of 2^-24 */
         /* The addition rounds to a whole number of steps, to even, because the
          * last place of 0.5f is 2^-24. */
-        const float steps = float_of_bits(magnitude) + 0.5f;
+        const float steps = core_float_of(magnitude) + 0.5f;
 
-        return (uint16_t)(sign | (bits_of_float(steps) - bits_of_float(0.5f)));
+        return (uint16_t)(sign | (core_bits_of(steps) - core_bits_of(0.5f)));
     }
     /* Drop 13 bits, to even; a carry runs on into the exponent as it should. */
     h = magnitude - ((127u - 15u) << 23);
@@ -163,12 +148,12 @@ uint16_t tensor_f32_to_f16(float f)
 
 float tensor_bf16_to_f32(uint16_t h)
 {
-    return float_of_bits((uint32_t)h << 16);
+    return core_float_of((uint32_t)h << 16);
 }
 
 uint16_t tensor_f32_to_bf16(float f)
 {
-    const uint32_t bits = bits_of_float(f);
+    const uint32_t bits = core_bits_of(f);
 
     if ((bits & 0x7fffffff) > 0x7f800000)
         return (uint16_t)(bits >> 16 | 0x40);
@@ -216,7 +201,7 @@ static float load_value(enum tensor_type type, const uint8_t *p)
 
     switch (type) {
     case TENSOR_F32:
-        return float_of_bits(weights__load32(p));
+        return core_float_of(weights__load32(p));
     case TENSOR_F16:
         return tensor_f16_to_f32(weights__load16(p));
     case TENSOR_BF16:
