@@ -4,18 +4,21 @@
  * Keys come in spans (of the prefix; then of KV blocks, or of the stack's own rows), so that
  * one routine serves encoders, decoders, cross attention and shared prefixes. From span to
  * span each row carries the largest score so far and the sum of exponentials, and its result
- * so far is scaled down when the maximum grows: memory does not depend on the context.
+ * so far is scaled down when the maximum grows: memory does not depend on the context. Spans of KV
+ * blocks make up stretches, each of which begins with nothing; what stretches come to is put
+ * together in their order, so that several workers may share those of one query (split.c).
  *
- * Spans end at multiples of FWD_SPAN_KEYS of the prefix and of the sequence, wherever the
- * queries stand, and what a row does not see leaves its bits alone: they are a function of
- * its own position, in every batch and however its prompt was cut. Keys before a window are not
- * read at all: their KV blocks may be another sequence's by now. */
+ * Spans end at multiples of FWD_SPAN_KEYS of the prefix and of the sequence, and stretches at
+ * multiples of FWD_STRETCH_KEYS of the sequence, wherever the queries stand, and what a row does
+ * not see leaves its bits alone: they are a function of its own position, in every batch and
+ * however its prompt was cut. Keys before a window are not read at all: their KV blocks may be
+ * another sequence's by now. */
 #include <math.h>
 #include <string.h>
 
 #include "core/fwd/fwd_internal.h"
 
-enum { PIECES = FWD_SPAN_KEYS / FWD_KV_BLOCK, LINE = 16 };
+enum { PIECES = FWD_SPAN_KEYS / FWD_KV_BLOCK };
 
 /* The attention that is being computed, and for whom. */
 struct job {
@@ -59,8 +62,8 @@ struct span {
  * heads that share the KV head. */
 struct queries {
     const float *q; /* row i at q + i * ld, d_head values */
-    float *o;       /* results, same layout */
-    size_t ld, n;
+    float *o;       /* results, row stride ldo */
+    size_t ld, ldo, n;
     const uint16_t *q_bf16; /* for pairs: q [n, d_head] */
     /* row i sees the keys from begin + i * begin_step on, before end + i * end_step; both
      * may lie outside the keys that there are */
@@ -119,9 +122,9 @@ static void span_of_blocks(const struct job *j, size_t first, struct span *s)
 /* Scores of n keys. */
 static size_t score_stride(size_t n)
 {
-    const size_t n_lines = (n + LINE - 1) / LINE;
+    const size_t n_lines = (n + FWD_LINE - 1) / FWD_LINE;
 
-    return (n_lines | 1) * LINE;
+    return (n_lines | 1) * FWD_LINE;
 }
 
 /* bf16 values of a panel of pairs that has n of k. */
@@ -326,7 +329,7 @@ static void panel_values(const struct job *j, const struct queries *qs, const st
                           .x = weight,
                           .ldx = s->lds,
                           .panel = {.type = panel_type(s->type)},
-                          .ldy = qs->ld,
+                          .ldy = qs->ldo,
                           .is_first = qs->is_first};
 
     for (size_t c = 0; c < d; c += KERN_PANEL) {
@@ -345,7 +348,7 @@ static void pairs_values(const struct job *j, const struct queries *qs, const st
     struct kern_gemm g = pairs_product(qs, weight, s->lds);
     struct kern_part part[PIECES];
 
-    g.ldy = qs->ld;
+    g.ldy = qs->ldo;
     g.is_first = qs->is_first;
     g.n_k = s->n + s->n % 2;
     for (size_t c = 0; c < j->f->c->d_head; c += KERN_PANEL) {
@@ -379,6 +382,12 @@ static float score_scale(const struct job *j)
     return j->a->scale != 0.0f ? j->a->scale : 1.0f / sqrtf((float)j->f->c->d_head);
 }
 
+/* The same of scores that are bent. */
+static float weight_scale(const struct job *j)
+{
+    return j->a->softcap != 0.0f ? j->a->softcap : score_scale(j);
+}
+
 /* Scores become tanh(scale score / cap), if there is a cap. */
 static void bend(const struct job *j, const struct queries *qs, const struct span *s, float *score)
 {
@@ -399,7 +408,7 @@ static void weigh(const struct job *j, const struct queries *qs, const struct sp
                            .score = score,
                            .ld = s->lds,
                            .bf16 = bf16,
-                           .scale = j->a->softcap != 0.0f ? j->a->softcap : score_scale(j),
+                           .scale = weight_scale(j),
                            .end = (ptrdiff_t)s->n,
                            .is_first = qs->is_first,
                            .max = qs->max,
@@ -416,14 +425,14 @@ static void weigh(const struct job *j, const struct queries *qs, const struct sp
     k->weigh(&a);
     for (size_t i = 0; !qs->is_first && i < qs->n; i++)
         if (qs->less[i] != 1.0f)
-            k->scale(j->f->c->d_head, qs->less[i], qs->o + i * qs->ld);
+            k->scale(j->f->c->d_head, qs->less[i], qs->o + i * qs->ldo);
 }
 
 /* o [rows, d_head] = 0. */
 static void clear(const struct job *j, const struct queries *qs)
 {
     for (size_t i = 0; i < qs->n; i++)
-        memset(qs->o + i * qs->ld, 0, j->f->c->d_head * sizeof(float));
+        memset(qs->o + i * qs->ldo, 0, j->f->c->d_head * sizeof(float));
 }
 
 /* One span of keys more for the rows of a pass. */
@@ -446,7 +455,7 @@ static void add_span(const struct job *j, const struct queries *qs, const struct
     if (qs->is_first)
         clear(j, qs);
     j->f->k->outer(qs->n, j->f->c->d_head, s->n, score, s->lds, s->type, s->piece[0].v, s->ldv,
-                   qs->o, qs->ld);
+                   qs->o, qs->ldo);
 }
 
 /* ---- an item ---------------------------------------------------------------------------- */
@@ -478,7 +487,7 @@ static struct queries pass(const struct job *j, const struct queries *all, size_
     struct queries qs = *all;
 
     qs.q += q0 * qs.ld + h * d;
-    qs.o += q0 * qs.ld + h * d;
+    qs.o += q0 * qs.ldo + h * d;
     qs.q_bf16 += qs.q_bf16 ? at * d : 0;
     qs.n = all->n - q0 < n ? all->n - q0 : n;
     qs.begin += (ptrdiff_t)q0 * qs.begin_step;
@@ -505,14 +514,35 @@ static void forget_ahead(struct span *s)
         s->piece[i].ahead = NULL;
 }
 
-/* All spans that a query of the item sees, each for all heads while it is in the cache. */
-static void run_passes(const struct job *j, struct queries *all, size_t n_heads, float *score)
+/* Stretches of the keys: the prefix is in the first one. Rows of keys are one. */
+static size_t n_stretches(const struct job *j)
+{
+    const size_t n = j->n_keys - j->n_prefix;
+
+    return !j->has_blocks || n == 0 ? 1 : (n + FWD_STRETCH_KEYS - 1) / FWD_STRETCH_KEYS;
+}
+
+/* The first one of which the item's queries see a key. */
+static size_t first_stretch(const struct job *j, const struct queries *all)
+{
+    const ptrdiff_t n_before = all->begin - (ptrdiff_t)j->n_prefix;
+
+    return !j->has_blocks || all->n_pinned || n_before < 0 ? 0
+                                                           : (size_t)n_before / FWD_STRETCH_KEYS;
+}
+
+/* All spans of stretch t that a query of the item sees, each for all heads while it is in the
+ * cache. False: there are none. */
+static bool run_stretch(const struct job *j, struct queries *all, size_t n_heads, size_t t,
+                        float *score)
 {
     const size_t n_rows = j->is_single ? all->n : FWD_QUERY_CHUNK;
+    const size_t last =
+        t + 1 < n_stretches(j) ? j->n_prefix + (t + 1) * FWD_STRETCH_KEYS : j->n_keys;
     struct span s;
 
     all->is_first = true;
-    for (size_t at = 0, end; at < j->n_keys; at = end) {
+    for (size_t at = t ? j->n_prefix + t * FWD_STRETCH_KEYS : 0, end; at < last; at = end) {
         const size_t begin = span_begin(all, at);
 
         end = span_end(j, at);
@@ -528,6 +558,7 @@ static void run_passes(const struct job *j, struct queries *all, size_t n_heads,
             }
         all->is_first = false;
     }
+    return !all->is_first;
 }
 
 /* An item's queries as bf16. */
@@ -541,25 +572,116 @@ static void narrow_queries(const struct job *j, struct queries *qs, size_t n_hea
     qs->q_bf16 = out;
 }
 
-/* Whole lines of floats, so that what follows them begins with one. */
-static size_t whole_lines(size_t n)
+/* The results of row i, of n_heads * all->n. */
+static float *results(const struct job *j, const struct queries *all, size_t i)
 {
-    return (n + LINE - 1) / LINE * LINE;
+    return all->o + i / all->n * j->f->c->d_head + i % all->n * all->ldo;
 }
 
-/* All spans; then each row of results is divided by its sum. */
-static void attend(const struct job *j, struct queries *qs, size_t n_heads)
+/* What rows have from one stretch more, after those before. `less` of both is lost. */
+static void merge(const struct job *j, const struct queries *all, const struct queries *more,
+                  size_t n_heads)
 {
-    const size_t d = j->f->c->d_head, n = qs->n * n_heads;
+    const struct kern_table *k = j->f->k;
+    const size_t d = j->f->c->d_head, n = all->n * n_heads;
 
-    qs->max = j->f->worker[j->w->worker].score;
-    qs->sum = qs->max + whole_lines(n);
-    qs->less = qs->sum + whole_lines(n);
+    for (size_t i = 0; i < n; i++) {
+        const float max = all->max[i] > more->max[i] ? all->max[i] : more->max[i];
+        const bool is_seen = max > -INFINITY;
+
+        all->less[i] = is_seen ? all->max[i] - max : 0.0f;
+        more->less[i] = is_seen ? more->max[i] - max : 0.0f;
+        all->max[i] = max;
+    }
+    (void)k->exp_sum(n, weight_scale(j), 0.0f, all->less);
+    (void)k->exp_sum(n, weight_scale(j), 0.0f, more->less);
+    for (size_t i = 0; i < n; i++) {
+        all->sum[i] = all->sum[i] * all->less[i] + more->sum[i] * more->less[i];
+        if (all->less[i] != 1.0f)
+            k->scale(d, all->less[i], results(j, all, i));
+        if (more->less[i] != 0.0f)
+            k->axpy(d, more->less[i], results(j, more, i), results(j, all, i));
+    }
+}
+
+/* Each row of results is divided by its sum. */
+static void divide(const struct job *j, const struct queries *all, size_t n_heads)
+{
+    for (size_t i = 0; i < all->n * n_heads; i++)
+        j->f->k->scale(j->f->c->d_head, 1.0f / all->sum[i], results(j, all, i));
+}
+
+/* All that the queries see. */
+static void attend(const struct job *j, struct queries *qs, struct queries *more, size_t n_heads,
+                   float *score)
+{
+    bool is_first = true;
+
+    for (size_t t = first_stretch(j, qs); t < n_stretches(j); t++) {
+        if (!run_stretch(j, is_first ? qs : more, n_heads, t, score))
+            continue;
+        if (!is_first)
+            merge(j, qs, more, n_heads);
+        is_first = false;
+    }
+    divide(j, qs, n_heads);
+}
+
+/* A piece of what one query sees; who finishes the last one puts all together. */
+static void attend_piece(const struct job *j, struct queries *qs, struct queries *more,
+                         const struct fwd_attn_item *it, float *score)
+{
+    const size_t first = first_stretch(j, qs), end = n_stretches(j);
+    bool is_first = true;
+    size_t from, to;
+
+    fwd__split_piece(it, first, end, &from, &to);
+    for (size_t t = from; t < to; t++) {
+        fwd__split_state(j->f, it, t, &more->o, &more->max, &more->sum);
+        if (!run_stretch(j, more, 1, t, score))
+            more->max[0] = -INFINITY; /* all of its rows see the same keys */
+    }
+    if (!fwd__split_done(j->f, it))
+        return;
+    for (size_t t = first; t < end; t++) {
+        fwd__split_state(j->f, it, t, &more->o, &more->max, &more->sum);
+        if (more->max[0] == -INFINITY)
+            continue;
+        if (is_first) {
+            memcpy(qs->o, more->o, qs->n * j->f->c->d_head * sizeof(float));
+            memcpy(qs->max, more->max, qs->n * sizeof(float));
+            memcpy(qs->sum, more->sum, qs->n * sizeof(float));
+        } else {
+            merge(j, qs, more, 1);
+        }
+        is_first = false;
+    }
+    divide(j, qs, 1);
+}
+
+/* The memory of an item: what there is of its queries so far, and what they have from a stretch. */
+static void attend_item(const struct job *j, struct queries *qs, size_t n_heads,
+                        const struct fwd_attn_item *it)
+{
+    const struct fwd_worker *me = &j->f->worker[j->w->worker];
+    const size_t n = fwd__whole_lines(qs->n * n_heads);
+    struct queries more;
+
     if (j->f->has_pairs)
         narrow_queries(j, qs, n_heads);
-    run_passes(j, qs, n_heads, qs->less + whole_lines(n));
-    for (size_t i = 0; i < n; i++)
-        j->f->k->scale(d, 1.0f / qs->sum[i], qs->o + i / qs->n * d + i % qs->n * qs->ld);
+    more = *qs;
+    qs->max = me->score;
+    qs->sum = qs->max + n;
+    qs->less = qs->sum + n;
+    more.max = qs->less + n;
+    more.sum = more.max + n;
+    more.less = more.sum + n;
+    more.o = me->stretch;
+    more.ldo = n_heads * j->f->c->d_head;
+    if (it->n_pieces > 1)
+        attend_piece(j, qs, &more, it, more.less + n);
+    else
+        attend(j, qs, &more, n_heads, more.less + n);
 }
 
 /* Query rows of a pass, at most. */
@@ -574,7 +696,13 @@ size_t fwd__score_floats(const struct fwd *f)
 {
     const size_t group = f->c->n_heads / f->c->n_kv_heads;
 
-    return pass_rows(f) * score_stride(FWD_SPAN_KEYS) + 3 * whole_lines(FWD_QUERIES_MAX * group);
+    return pass_rows(f) * score_stride(FWD_SPAN_KEYS) +
+           6 * fwd__whole_lines(FWD_QUERIES_MAX * group);
+}
+
+size_t fwd__stretch_floats(const struct fwd *f)
+{
+    return FWD_QUERY_CHUNK * (size_t)f->c->n_heads / f->c->n_kv_heads * f->c->d_head;
 }
 
 size_t fwd__weight_values(const struct fwd *f)
@@ -632,6 +760,7 @@ void fwd__attend(const struct fwd_walk *w, unsigned layer, const struct fwd_attn
     struct queries qs = {.q = w->q + q,
                          .o = f->ctx + q,
                          .ld = ldq,
+                         .ldo = ldq,
                          .n = n,
                          .n_pinned = prefix && prefix->is_pinned ? n_prefix : 0,
                          .head = (unsigned)(it->kv_head * group),
@@ -640,7 +769,7 @@ void fwd__attend(const struct fwd_walk *w, unsigned layer, const struct fwd_attn
 
     see(&j, before, &qs);
     if (n == 1) {
-        qs.ld = d;
+        qs.ld = qs.ldo = d;
         qs.n = group;
         qs.begin_step = qs.end_step = 0;
         qs.head_step = 1;
@@ -648,5 +777,5 @@ void fwd__attend(const struct fwd_walk *w, unsigned layer, const struct fwd_attn
     }
     if (j.has_blocks)
         fwd__keys_ahead_item(w, layer, a, it, next);
-    attend(&j, &qs, n == 1 ? 1 : group);
+    attend_item(&j, &qs, n == 1 ? 1 : group, it);
 }

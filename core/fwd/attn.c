@@ -140,7 +140,7 @@ static void attend_all(struct fwd_walk *w, unsigned layer, const struct fwd_attn
     for (it = claim_item(w); it; it = next) {
         /* one query is soon done, so that nobody waits for what is claimed behind it */
         next = it->n == 1 ? claim_item(w) : NULL;
-        if (keeps)
+        if (keeps && it->piece + 1 == it->n_pieces) /* which sees the last keys */
             fwd__keep_head(w, layer, it->part, it->kv_head);
         fwd__attend(w, layer, a, it, next);
         if (it->n > 1)
@@ -255,21 +255,34 @@ static uint32_t queries_of_item(const struct fwd *f, const struct fwd_rows *v, b
     return n < FWD_QUERIES_MAX ? (uint32_t)n / FWD_QUERY_CHUNK * FWD_QUERY_CHUNK : FWD_QUERIES_MAX;
 }
 
+/* Adds the items of part i, whole or in chunks of `most` queries. */
+static void add_items(const struct fwd *f, struct fwd_rows *v, uint32_t i, uint32_t most)
+{
+    const uint32_t n = v->part[i].n, n_chunks = (n + most - 1) / most;
+
+    /* the last chunk sees the most keys: claimed first, it is nobody's last work */
+    for (uint32_t chunk = n_chunks; chunk-- > 0;)
+        for (unsigned h = 0; h < f->c->n_kv_heads; h++)
+            v->item[v->n_items++] =
+                (struct fwd_attn_item){.part = i,
+                                       .q0 = chunk * most,
+                                       .n = n - chunk * most < most ? n - chunk * most : most,
+                                       .kv_head = (uint16_t)h,
+                                       .n_pieces = 1};
+}
+
 void fwd__attn_plan(const struct fwd *f, struct fwd_rows *v, bool has_blocks)
 {
     const uint32_t most = queries_of_item(f, v, has_blocks);
+    uint32_t n_each = 0, split = 0, state = 0;
+    size_t n_items = 0;
 
+    for (uint32_t i = 0; i < v->n_parts; i++)
+        n_items += (size_t)f->c->n_kv_heads * ((v->part[i].n + most - 1) / most);
+    if (has_blocks)
+        n_each = fwd__split_stretches(f, v, n_items);
     v->n_items = 0;
-    for (uint32_t i = 0; i < v->n_parts; i++) {
-        const uint32_t n = v->part[i].n, n_chunks = (n + most - 1) / most;
-
-        /* the last chunk sees the most keys: claimed first, it is nobody's last work */
-        for (uint32_t chunk = n_chunks; chunk-- > 0;)
-            for (unsigned h = 0; h < f->c->n_kv_heads; h++)
-                v->item[v->n_items++] =
-                    (struct fwd_attn_item){.part = i,
-                                           .q0 = chunk * most,
-                                           .n = n - chunk * most < most ? n - chunk * most : most,
-                                           .kv_head = (uint16_t)h};
-    }
+    for (uint32_t i = 0; i < v->n_parts; i++)
+        if (v->part[i].n != 1 || !n_each || !fwd__split_part(f, v, i, n_each, &split, &state))
+            add_items(f, v, i, most);
 }

@@ -109,7 +109,8 @@ static bool alloc_view(const struct fwd *f, struct fwd_rows *v)
 
     v->segment = core_calloc(n_seqs, sizeof(*v->segment));
     v->part = core_calloc(n_seqs, sizeof(*v->part));
-    v->item = core_calloc(f->c->n_kv_heads * (n_seqs + n_chunks), sizeof(*v->item));
+    v->item =
+        core_calloc(f->c->n_kv_heads * (n_seqs + n_chunks) + fwd__split_items(f), sizeof(*v->item));
     return v->segment && v->part && v->item;
 }
 
@@ -261,8 +262,10 @@ static int alloc_workers(struct fwd *f, struct core_err *err)
         f->worker[w].weight = core_alloc_aligned(fwd__weight_values(f) * sizeof(uint16_t));
         f->worker[w].query = core_alloc_aligned(fwd__query_values(f) * sizeof(uint16_t));
         f->worker[w].pairs = core_alloc_aligned(fwd__pair_values(f) * sizeof(uint16_t));
+        f->worker[w].stretch = core_alloc_aligned(fwd__stretch_floats(f) * sizeof(float));
         if (!f->worker[w].gemm || !f->worker[w].score || !f->worker[w].keys ||
-            !f->worker[w].weight || !f->worker[w].query || !f->worker[w].pairs)
+            !f->worker[w].weight || !f->worker[w].query || !f->worker[w].pairs ||
+            !f->worker[w].stretch)
             return core_err_nomem(err, "workers");
     }
     rc = rc ? rc : grow_rank(f, 64, 1, err);
@@ -295,6 +298,7 @@ int fwd__new(struct fwd **out, const struct model *m, struct pool *pool,
     rc = rc ? rc : alloc_typed(f, err);
     rc = rc ? rc : alloc_copies(f, err);
     rc = rc ? rc : fwd__ahead_open(f, err);
+    rc = rc ? rc : fwd__split_open(f, err);
     rc = rc ? rc : fwd__speeds_open(f, err);
     rc = rc ? rc : fwd__plans_open(f, err);
     rc = rc ? rc : fwd__rel_open(f, err);
@@ -341,6 +345,7 @@ void fwd_free(struct fwd **fp)
     fwd__plans_close(f);
     fwd__ahead_close(f);
     fwd__speeds_close(f);
+    fwd__split_close(f);
     core_free(f->batch.token);
     core_free(f->batch.type);
     core_free(f->batch.seq);
@@ -366,6 +371,7 @@ void fwd_free(struct fwd **fp)
         core_free(f->worker[w].weight);
         core_free(f->worker[w].query);
         core_free(f->worker[w].pairs);
+        core_free(f->worker[w].stretch);
         core_free(f->worker[w].join);
         core_free(f->worker[w].head);
     }

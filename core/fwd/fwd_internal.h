@@ -3,15 +3,19 @@
 #ifndef CORE_FWD_FWD_INTERNAL_H
 #define CORE_FWD_FWD_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "core/fwd/batch.h"
 #include "core/fwd/fwd.h"
 #include "core/model/arch.h"
 
 enum {
     FWD_GROUP_MAX = 3,
-    FWD_QUERY_CHUNK = 32,  /* queries of a head that are multiplied at once */
-    FWD_QUERIES_MAX = 256, /* of an item, whole chunks: panels are then made once for 256 */
-    FWD_SPAN_KEYS = 256,   /* whole KV blocks; more: fewer calls, but scores leave the L1 cache */
+    FWD_QUERY_CHUNK = 32,   /* queries of a head that are multiplied at once */
+    FWD_QUERIES_MAX = 256,  /* of an item, whole chunks: panels are then made once for 256 */
+    FWD_SPAN_KEYS = 256,    /* whole KV blocks; more: fewer calls, but scores leave the L1 cache */
+    FWD_LINE = 16,          /* floats of a cache line */
+    FWD_STRETCH_KEYS = 512, /* whole spans: several workers share the stretches of one query */
     FWD_JOIN_ROWS = 16,
     FWD_ROW_CHUNK = 48,  /* rows of one down product, at most */
     FWD_PANEL_ROWS = 32, /* of so few rows a tile is a panel; adjacent ones are done together */
@@ -33,10 +37,14 @@ struct fwd_part {
     uint32_t row0, first, n;
 };
 
-/* One attention item: a sequence, a KV head, n of its queries. */
+/* One attention item: a sequence, a KV head, n of its queries; or a piece of the keys that one
+ * query sees, where several workers share them (split.c). */
 struct fwd_attn_item {
     uint32_t part, q0, n;
     uint16_t kv_head;
+    uint16_t piece, n_pieces; /* n_pieces 1: all keys */
+    uint32_t split;           /* which of the step's queries and KV heads, if there are pieces, */
+    uint32_t state;           /* and where what its stretches come to is kept, the first one's */
 };
 
 /* A view: the rows of a matrix, cut into segments. All rows of a stack in this step,
@@ -150,6 +158,13 @@ struct fwd_ahead {
     size_t at_byte, n_asked; /* of ask[range]; in all */
 };
 
+/* split.c: queries whose keys several workers share. */
+struct fwd_splits {
+    atomic_uint *n_done; /* [n_max]: pieces of each that are done; 0 between two attentions */
+    float *state;        /* [n_states, fwd__state_floats()]; NULL: none are shared */
+    uint32_t n_max, n_states;
+};
+
 /* keys_ahead.c: what a worker asks memory for while it attends. */
 struct fwd_keys_ahead {
     const struct fwd_attn_item *item, *next; /* whose blocks are asked for; NULL: nobody's */
@@ -207,6 +222,7 @@ struct fwd_worker {
     uint16_t *weight;        /* fwd__weight_values(): of scores, as bf16 */
     uint16_t *query;         /* fwd__query_values(): as bf16 */
     uint16_t *pairs;         /* fwd__pair_values(): of an item's keys and values */
+    float *stretch;          /* fwd__stretch_floats(): results of an item from one stretch */
     float *join;             /* [FWD_JOIN_ROWS, (FWD_JOIN_WIDTHS + n_mix_max) * widest_hidden +
                               * rank_max] */
     float *head;             /* two of [FWD_JOIN_ROWS, head_width_max] */
@@ -298,6 +314,7 @@ struct fwd {
     struct fwd_cut *cut; /* of the views of the step, or of the last */
     uint64_t stamp;      /* another one when they are cut otherwise than in the step before */
 
+    struct fwd_splits splits;
     struct fwd_worker *worker;
     unsigned n_workers, n_stops_max;
     double *speed; /* speeds.c: [n_workers], the mean is 1; then [n_workers] of one step */
@@ -566,6 +583,36 @@ size_t fwd__key_floats(const struct fwd *f);
 size_t fwd__weight_values(const struct fwd *f);
 size_t fwd__query_values(const struct fwd *f);
 size_t fwd__pair_values(const struct fwd *f);
+size_t fwd__stretch_floats(const struct fwd *f);
+
+/* ---- split.c -------------------------------------------------------------------- */
+
+/* Whole lines of floats, so that what follows them begins with one. */
+static inline size_t fwd__whole_lines(size_t n)
+{
+    return (n + FWD_LINE - 1) / FWD_LINE * FWD_LINE;
+}
+int fwd__split_open(struct fwd *f, struct core_err *err);
+void fwd__split_close(struct fwd *f);
+/* Items that pieces may add to a view's. */
+size_t fwd__split_items(const struct fwd *f);
+/* Of a view that has n_items without pieces, and whose keys stand in KV blocks: the stretches of
+ * a piece; 0: no query's keys are shared. */
+uint32_t fwd__split_stretches(const struct fwd *f, const struct fwd_rows *v, size_t n_items);
+/* Adds the items of part i, one query, in pieces of n_each stretches; *split and *state: what
+ * others of the view have taken. False: nothing is added, for they do not fit or are one piece. */
+bool fwd__split_part(const struct fwd *f, struct fwd_rows *v, uint32_t i, uint32_t n_each,
+                     uint32_t *split, uint32_t *state);
+/* The stretches [*from, *to) of an item's piece, of those [first, end) that its query sees. */
+void fwd__split_piece(const struct fwd_attn_item *it, size_t first, size_t end, size_t *from,
+                      size_t *to);
+/* What one query and its KV head have from stretch t: results [group, d_head], largest scores and
+ * sums [group]. */
+void fwd__split_state(const struct fwd *f, const struct fwd_attn_item *it, size_t t, float **o,
+                      float **max, float **sum);
+size_t fwd__state_floats(const struct fwd *f);
+/* The piece is done. True: it was the last one, and what all of them have written is visible. */
+bool fwd__split_done(const struct fwd *f, const struct fwd_attn_item *it);
 
 /* ---- attn.c --------------------------------------------------------------------- */
 

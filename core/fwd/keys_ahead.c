@@ -18,11 +18,17 @@ static void open_item(const struct fwd_walk *w, const struct fwd_attn *a,
     const size_t query = s->pos0 + w->rows->part[it->part].first + it->q0;
     const size_t n = a->is_cross ? s->n_cross : query + it->n;
     const bool has_window = !a->is_cross && a->window && query >= a->window;
+    const size_t begin = has_window ? query + 1 - a->window : 0;
+    size_t from, to;
 
+    fwd__split_piece(it, begin / FWD_STRETCH_KEYS, (n + FWD_STRETCH_KEYS - 1) / FWD_STRETCH_KEYS,
+                     &from, &to);
+    from *= FWD_STRETCH_KEYS;
+    to *= FWD_STRETCH_KEYS;
     k->item = it;
     k->block = a->is_cross ? s->cross_block : s->kv_block;
-    k->n_blocks = (n + FWD_KV_BLOCK - 1) / FWD_KV_BLOCK;
-    k->at = has_window ? (query + 1 - a->window) / FWD_KV_BLOCK : 0;
+    k->n_blocks = ((to < n ? to : n) + FWD_KV_BLOCK - 1) / FWD_KV_BLOCK;
+    k->at = (from > begin ? from : begin) / FWD_KV_BLOCK;
 }
 
 /* The piece, or NULL behind the last. */

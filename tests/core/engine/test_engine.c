@@ -3,6 +3,7 @@
 #include <check.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include "core/delta/delta.h"
 #include "core/engine/engine_internal.h"
 #include "tests/support/golden.h"
+#include "tests/support/temp_dir.h"
 
 static struct model *model;
 static struct delta *base;
@@ -947,6 +949,107 @@ START_TEST(making_a_job_survives_every_allocation_failure)
 }
 END_TEST
 
+/* ---- long sequences --------------------------------------------------------------------- */
+
+/* Three stretches of keys (core/fwd/attend.c). */
+enum { N_FAR = 1100, N_FAR_TOKENS = 5, N_OTHERS = 20 };
+
+/* `llama` with a longer context. */
+static void open_far(void)
+{
+    static const char *const files[] = {"config.json", "model.safetensors"};
+    const struct engine_options opt = {.n_threads = 2, .kv_bytes = 8 << 20};
+    struct core_err err = {0};
+    char path[100], *text, *at;
+
+    temp_dir_make();
+    for (int i = 0; i < 2; i++) {
+        struct core_map map = {0};
+
+        snprintf(path, sizeof(path), "tests/golden/bases/llama/%s", files[i]);
+        ck_assert_int_eq(core_map_open(&map, path, &err), 0);
+        text = calloc(1, map.n_bytes + 1);
+        memcpy(text, map.bytes, map.n_bytes);
+        at = strstr(text, "\"max_position_embeddings\": 256");
+        if (i == 0) {
+            ck_assert_ptr_nonnull(at);
+            memcpy(strstr(at, ": 256"), ":1256", 5);
+        }
+        temp_dir_write(files[i], text, map.n_bytes);
+        free(text);
+        core_map_release(&map);
+    }
+    open_all(temp_dir, &opt);
+}
+
+static void close_far(void)
+{
+    close_all();
+    temp_dir_remove();
+}
+
+/* What a job's tokens were drawn from. */
+struct told {
+    struct seen s;
+    float top[N_FAR_TOKENS][20];
+    int n;
+};
+
+static bool tell(void *arg, const struct engine_token *t)
+{
+    struct told *told = arg;
+
+    if (told->n < N_FAR_TOKENS)
+        memcpy(told->top[told->n++], t->top_logprob, sizeof(told->top[0]));
+    return true;
+}
+
+/* n long jobs, the first of which tells, and n_others short ones, at once. */
+static void run_far(int n, int n_others, struct told *told)
+{
+    static int32_t ids[N_FAR];
+    const struct engine_callbacks telling = {.token = tell, .done = on_done};
+    const struct engine_callbacks silent = {.done = on_done};
+    struct engine_job *job[N_OTHERS + 3] = {NULL};
+
+    *told = (struct told){.s = SEEN_INIT};
+    for (int k = 0; k < n + n_others; k++) {
+        const struct engine_input in = {.delta = base,
+                                        .tokens = ids,
+                                        .n_tokens = k < n ? N_FAR : 3,
+                                        .max_tokens = k < n ? N_FAR_TOKENS : 60,
+                                        .n_logprobs = 20,
+                                        .ignore_eos = true};
+
+        for (int i = 0; i < N_FAR; i++)
+            ids[i] = 3 + (i * 7 + k * 11) % 290;
+        ck_assert_int_eq(engine_job_new(&job[k], engine, &in, k ? &silent : &telling, told, NULL),
+                         0);
+    }
+    ck_assert_int_eq(engine_submit(engine, job, (size_t)(n + n_others), NULL), 0);
+    wait_done(&told->s, n + n_others);
+    for (int k = 0; k < n + n_others; k++)
+        engine_job_free(job[k]);
+    ck_assert_int_eq(told->n, N_FAR_TOKENS);
+}
+
+/* Alone its keys are shared by the workers, among others not, and between two in pieces otherwise
+ * cut. */
+START_TEST(a_long_sequence_has_the_same_bits_alone_and_among_others)
+{
+    static struct told alone, among;
+
+    run_far(1, 0, &alone);
+    for (int i = 0; i < 3; i++) {
+        run_far(i < 2 ? 1 + i : 3, i == 2 ? N_OTHERS : 0, &among);
+        if (model_kern(model)->level) /* OpenBLAS may sum otherwise */
+            ck_assert_mem_eq(alone.top, among.top, sizeof(alone.top));
+        for (int k = 0; k < N_FAR_TOKENS; k++)
+            ck_assert_float_eq_tol(alone.top[k][0], among.top[k][0], 1e-4f);
+    }
+}
+END_TEST
+
 /* ---- sampling ------------------------------------------------------------------------- */
 
 enum { VOCAB = 50 };
@@ -1307,7 +1410,7 @@ Suite *engine_suite(void)
     TCase *n = tcase_create("an encoder"), *v = tcase_create("virtual tokens");
     TCase *l = tcase_create("positions"), *w = tcase_create("windows");
     TCase *sources = tcase_create("sources"), *waiting = tcase_create("waiting");
-    TCase *fitting = tcase_create("steps of an encoder");
+    TCase *fitting = tcase_create("steps of an encoder"), *far = tcase_create("long sequences");
 
     tcase_add_checked_fixture(q, open_llama, close_all);
     tcase_add_test(q, inputs_that_cannot_run_are_refused_with_their_code);
@@ -1359,6 +1462,9 @@ Suite *engine_suite(void)
     tcase_add_test(p, repetition_penalty_passes_over_virtual_tokens);
     tcase_add_test(p, repetition_penalty_counts_each_token_once);
     tcase_add_test(p, logprobs_are_those_of_the_raw_logits_in_descending_order);
+    tcase_add_checked_fixture(far, open_far, close_far);
+    tcase_add_test(far, a_long_sequence_has_the_same_bits_alone_and_among_others);
+    suite_add_tcase(s, far);
     suite_add_tcase(s, p);
     return s;
 }

@@ -1,6 +1,7 @@
 /* tests/core/fwd/test_attend.c - attention over spans of keys against the same in double over
  * all keys at once, for every way in which keys are kept; and that a row's bits follow from
- * its position. With whole models and tasks: the goldens, whose inputs are shorter than a span. */
+ * its position, whoever shares its keys. With whole models and tasks: the goldens, whose inputs are
+ * shorter than a span. */
 #include "core/fwd/fwd_internal.h"
 #include "core/pool/pool.h"
 #include "tests/core/kern/kern_test.h"
@@ -11,7 +12,8 @@ enum {
     N_HEADS = 4,
     N_KV_HEADS = 2,
     D_MAX = 2 * KERN_PANEL,
-    N_TOKENS = 2 * FWD_SPAN_KEYS + 100,
+    N_TOKENS = 2 * FWD_STRETCH_KEYS + FWD_SPAN_KEYS + 100,
+    N_WORKERS = 3,
     N_BLOCKS = N_TOKENS / FWD_KV_BLOCK + 1,
     N_PREFIX = FWD_SPAN_KEYS + 9,
     N_ITEMS = N_KV_HEADS * (N_TOKENS / FWD_QUERY_CHUNK + 1),
@@ -61,7 +63,7 @@ static struct {
     unsigned n_levels;
     struct pool *pool;
     struct fwd f;
-    struct fwd_worker worker;
+    struct fwd_worker worker[N_WORKERS];
     struct fwd_part part;
     struct fwd_seq seq;
     struct fwd_attn_item item[N_ITEMS];
@@ -70,9 +72,12 @@ static struct {
     struct delta_prefix prefix;
     uint16_t slot[SITE_N_KINDS];
     uint32_t block[N_BLOCKS];
-    struct guarded q, k, v, score, keys, weight, query, pairs, kv, prefix_k, prefix_v;
+    struct guarded q, k, v, kv, prefix_k, prefix_v;
+    struct guarded score[N_WORKERS], keys[N_WORKERS], weight[N_WORKERS], query[N_WORKERS],
+        pairs[N_WORKERS], stretch[N_WORKERS];
     struct fwd_attn attn;
 } x;
+static char whole[KV_BYTES]; /* KV blocks as one step of all tokens leaves them */
 static float ctx[N_TOKENS * N_HEADS * D_MAX], again[N_TOKENS * N_HEADS * D_MAX];
 
 /* Queries and keys whose scores grow along the sequence, so that maxima are passed often. */
@@ -95,7 +100,7 @@ static void open_all(void)
                                 .n_kv_heads = N_KV_HEADS};
     ck_assert_int_eq(pool_new(&x.pool, 1, NULL), 0);
     x.kv = guarded_new(KV_BYTES);
-    x.f = (struct fwd){.c = &x.c, .pool = x.pool, .worker = &x.worker, .n_workers = 1};
+    x.f = (struct fwd){.c = &x.c, .pool = x.pool, .worker = x.worker, .n_workers = 1};
     x.delta = (struct delta){.slot = x.slot, .prefix = &x.prefix};
     for (uint32_t i = 0; i < N_BLOCKS; i++)
         x.block[i] = (i + 7) % N_BLOCKS;
@@ -108,11 +113,17 @@ static void open_all(void)
 
 static void close_all(void)
 {
-    struct guarded *all[] = {&x.q,     &x.k,     &x.v,  &x.score,    &x.keys,    &x.weight,
-                             &x.query, &x.pairs, &x.kv, &x.prefix_k, &x.prefix_v};
+    struct guarded *all[] = {&x.q, &x.k, &x.v, &x.kv, &x.prefix_k, &x.prefix_v};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         guarded_free(all[i]);
+    for (unsigned w = 0; w < N_WORKERS; w++) {
+        struct guarded *own[] = {&x.score[w], &x.keys[w],  &x.weight[w],
+                                 &x.query[w], &x.pairs[w], &x.stretch[w]};
+
+        for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+            guarded_free(own[i]);
+    }
     pool_free(&x.pool);
 }
 
@@ -129,16 +140,20 @@ static void set_way(const struct way *way)
     x.v = guarded_samples(N_TOKENS * KV_WIDTH, 3);
     x.prefix_k = growing(N_PREFIX, KV_WIDTH, 4);
     x.prefix_v = guarded_samples(N_PREFIX * KV_WIDTH, 5);
-    x.score = guarded_new(fwd__score_floats(&x.f) * sizeof(float));
-    x.keys = guarded_new(fwd__key_floats(&x.f) * sizeof(float));
-    x.weight = guarded_new(fwd__weight_values(&x.f) * sizeof(uint16_t));
-    x.query = guarded_new(fwd__query_values(&x.f) * sizeof(uint16_t));
-    x.pairs = guarded_new(fwd__pair_values(&x.f) * sizeof(uint16_t));
-    x.worker.score = x.score.p;
-    x.worker.pairs = x.pairs.p;
-    x.worker.keys = x.keys.p;
-    x.worker.weight = x.weight.p;
-    x.worker.query = x.query.p;
+    for (unsigned w = 0; w < N_WORKERS; w++) {
+        x.score[w] = guarded_new(fwd__score_floats(&x.f) * sizeof(float));
+        x.keys[w] = guarded_new(fwd__key_floats(&x.f) * sizeof(float));
+        x.weight[w] = guarded_new(fwd__weight_values(&x.f) * sizeof(uint16_t));
+        x.query[w] = guarded_new(fwd__query_values(&x.f) * sizeof(uint16_t));
+        x.pairs[w] = guarded_new(fwd__pair_values(&x.f) * sizeof(uint16_t));
+        x.stretch[w] = guarded_new(fwd__stretch_floats(&x.f) * sizeof(float));
+        x.worker[w] = (struct fwd_worker){.score = x.score[w].p,
+                                          .keys = x.keys[w].p,
+                                          .weight = x.weight[w].p,
+                                          .query = x.query[w].p,
+                                          .pairs = x.pairs[w].p,
+                                          .stretch = x.stretch[w].p};
+    }
     x.prefix = (struct delta_prefix){
         .k = x.prefix_k.p, .v = x.prefix_v.p, .n_tokens = N_PREFIX, .is_pinned = way->is_pinned};
     x.walk = (struct fwd_walk){
@@ -148,20 +163,37 @@ static void set_way(const struct way *way)
     memset(x.kv.p, 0xff, KV_BYTES); /* NaN: what was not written is not read */
 }
 
-static void step(void *arg, unsigned worker)
+static const struct fwd_attn_item *claim(void)
 {
-    (void)arg, (void)worker;
-    if (x.c.stack[0].is_causal)
-        fwd__keep(&x.walk, 0, false);
-    fwd__keys_ahead_begin(&x.walk);
-    for (size_t i = 0; i < x.f.all[0].n_items; i++)
-        fwd__attend(&x.walk, 0, &x.attn, &x.item[i],
-                    x.item[i].n == 1 && i + 1 < x.f.all[0].n_items ? &x.item[i + 1] : NULL);
+    const size_t i = pool_claim(x.f.pool, x.f.all[0].n_items);
+
+    return i < x.f.all[0].n_items ? &x.item[i] : NULL;
 }
 
-/* The tokens [pos0, pos0 + n) in one step: out [n_tokens, Q_WIDTH]. */
-static void run(size_t pos0, size_t n, float *out)
+static void step(void *arg, unsigned worker)
 {
+    const struct fwd_attn_item *it, *next;
+    struct fwd_walk walk = x.walk;
+
+    (void)arg;
+    walk.worker = worker;
+    if (x.c.stack[0].is_causal)
+        fwd__keep(&walk, 0, false);
+    pool_barrier(x.f.pool);
+    fwd__keys_ahead_begin(&walk);
+    for (it = claim(); it; it = next) {
+        next = it->n == 1 ? claim() : NULL;
+        fwd__attend(&walk, 0, &x.attn, it, next);
+        next = it->n == 1 ? next : claim();
+    }
+}
+
+/* The tokens [pos0, pos0 + n) in one step: out [n_tokens, Q_WIDTH]. n_each: stretches of a piece of
+ * one query's keys; 0: those of all are one. */
+static void run_in_pieces(size_t pos0, size_t n, uint32_t n_each, float *out)
+{
+    uint32_t split = 0, state = 0;
+
     x.part = (struct fwd_part){.n = (uint32_t)n};
     x.seq = (struct fwd_seq){.delta = &x.delta,
                              .n_rows = (uint32_t)n,
@@ -170,11 +202,20 @@ static void run(size_t pos0, size_t n, float *out)
                              .n_prompt = (uint32_t)(pos0 + n)};
     x.f.all[0].n_rows = (uint32_t)n;
     fwd__attn_plan(&x.f, &x.f.all[0], x.c.stack[0].is_causal);
+    if (n_each) {
+        x.f.all[0].n_items = 0;
+        ck_assert(fwd__split_part(&x.f, &x.f.all[0], 0, n_each, &split, &state));
+    }
     x.walk.k = (float *)x.k.p + pos0 * KV_WIDTH;
     x.walk.v = (float *)x.v.p + pos0 * KV_WIDTH;
     x.walk.q = (float *)x.q.p + pos0 * Q_WIDTH;
     x.f.ctx = out + pos0 * Q_WIDTH;
-    pool_run(x.pool, step, NULL);
+    pool_run(x.f.pool, step, NULL);
+}
+
+static void run(size_t pos0, size_t n, float *out)
+{
+    run_in_pieces(pos0, n, 0, out);
 }
 
 static float as_kept(enum tensor_type type, float v)
@@ -262,7 +303,7 @@ START_TEST(spans_add_up_to_the_softmax_over_all_keys)
     for (unsigned l = 0; l < x.n_levels; l++) {
         x.f.k = &x.table[l];
         run(0, N_TOKENS, ctx);
-        for (size_t row = 0; row < N_TOKENS; row += 3)
+        for (size_t row = 0; row < N_TOKENS; row += 23)
             for (size_t head = 0; head < N_HEADS; head++) {
                 double want[D_MAX];
 
@@ -278,7 +319,7 @@ END_TEST
 
 START_TEST(a_row_has_the_same_bits_however_its_prompt_is_cut)
 {
-    static const size_t cuts[] = {33, 31, FWD_SPAN_KEYS - 1, FWD_SPAN_KEYS + 5, 1, 2};
+    static const size_t cuts[] = {33, FWD_SPAN_KEYS - 1, FWD_SPAN_KEYS + 5, 1, 2};
     static const size_t n_cuts = sizeof(cuts) / sizeof(cuts[0]);
 
     set_way(&ways[_i]);
@@ -288,13 +329,58 @@ START_TEST(a_row_has_the_same_bits_however_its_prompt_is_cut)
         x.f.k = &x.table[l];
         run(0, N_TOKENS, ctx);
         for (size_t i = 0; i < n; i++) {
-            for (size_t at = 0; at < N_TOKENS; at += cuts[i])
+            /* few at once: the last ones, where a stretch ends and a span */
+            const size_t first = cuts[i] > 2 ? 0 : 2 * FWD_STRETCH_KEYS - 200;
+
+            for (size_t at = first; at < N_TOKENS; at += cuts[i])
                 run(at, at + cuts[i] < N_TOKENS ? cuts[i] : N_TOKENS - at, again);
-            for (size_t row = 0; row < N_TOKENS; row++)
+            for (size_t row = first; row < N_TOKENS; row++)
                 REQUIRE(same_bits(ctx + row * Q_WIDTH, again + row * Q_WIDTH, Q_WIDTH),
                         "%s, way %d: row %zu in chunks of %zu", x.table[l].name, _i, row, cuts[i]);
         }
     }
+}
+END_TEST
+
+/* Three workers share the keys of one query, again and again, in pieces of one stretch and of two;
+ * what a stretch came to before is NaN. */
+START_TEST(a_row_has_the_same_bits_whoever_shares_its_keys)
+{
+    static const size_t rows[] = {FWD_STRETCH_KEYS, FWD_STRETCH_KEYS + 70, 2 * FWD_STRETCH_KEYS - 1,
+                                  2 * FWD_STRETCH_KEYS, N_TOKENS - 1};
+    const struct way *way = &ways[_i];
+    struct pool *pool = NULL;
+    size_t n_states;
+
+    if (!way->is_causal)
+        return;
+    set_way(way);
+    ck_assert_int_eq(pool_new(&pool, N_WORKERS, NULL), 0);
+    for (unsigned l = 0; l < x.n_levels; l++) {
+        x.f.k = &x.table[l];
+        x.f.pool = x.pool;
+        x.f.n_workers = 1;
+        run(0, N_TOKENS, ctx);
+        memcpy(whole, x.kv.p, KV_BYTES);
+        x.f.pool = pool;
+        x.f.n_workers = N_WORKERS;
+        x.f.opt.n_kv_blocks = N_BLOCKS;
+        ck_assert_int_eq(fwd__split_open(&x.f, NULL), 0);
+        n_states = x.f.splits.n_states * fwd__state_floats(&x.f);
+        for (size_t i = 0; i < 3 * sizeof(rows) / sizeof(rows[0]); i++) {
+            const size_t row = rows[i / 3];
+            const uint32_t n_each = i % 3 && row >= 2 * FWD_STRETCH_KEYS ? 2 : 1;
+
+            memset(x.f.splits.state, 0xff, n_states * sizeof(float));
+            memcpy(x.kv.p, whole, KV_BYTES); /* a pair's second value is lost with its first */
+            run_in_pieces(row, 1, n_each, again);
+            REQUIRE(same_bits(ctx + row * Q_WIDTH, again + row * Q_WIDTH, Q_WIDTH),
+                    "%s, way %d: row %zu", x.table[l].name, _i, row);
+        }
+        fwd__split_close(&x.f);
+        x.f.splits = (struct fwd_splits){0};
+    }
+    pool_free(&pool);
 }
 END_TEST
 
@@ -314,7 +400,6 @@ START_TEST(blocks_behind_a_window_are_not_read)
 {
     static const size_t many[] = {1, 2, 33};
     const struct way *way = &ways[_i];
-    static char whole[KV_BYTES]; /* blocks of which none is lost */
 
     if (!way->is_causal || !way->window)
         return;
@@ -420,6 +505,7 @@ Suite *attend_suite(void)
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, spans_add_up_to_the_softmax_over_all_keys, 0, N_WAYS);
     tcase_add_loop_test(t, a_row_has_the_same_bits_however_its_prompt_is_cut, 0, N_WAYS);
+    tcase_add_loop_test(t, a_row_has_the_same_bits_whoever_shares_its_keys, 0, N_WAYS);
     tcase_add_loop_test(t, blocks_behind_a_window_are_not_read, 0, N_WAYS);
     tcase_add_loop_test(t, what_a_step_reads_was_asked_for, 0, N_WAYS);
     suite_add_tcase(s, t);
