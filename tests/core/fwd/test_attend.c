@@ -12,7 +12,7 @@ enum {
     N_HEADS = 4,
     N_KV_HEADS = 2,
     D_MAX = 2 * KERN_PANEL,
-    N_TOKENS = 2 * FWD_STRETCH_KEYS + FWD_SPAN_KEYS + 100,
+    N_TOKENS = 2 * FWD_STRETCH_KEYS + 40,
     N_WORKERS = 3,
     N_BLOCKS = N_TOKENS / FWD_KV_BLOCK + 1,
     N_PREFIX = FWD_SPAN_KEYS + 9,
@@ -297,21 +297,23 @@ static void expect(const struct way *way, size_t row, size_t head, double *out)
 
 START_TEST(spans_add_up_to_the_softmax_over_all_keys)
 {
+    enum { EACH = 23, N = N_TOKENS / EACH + 1 };
     const struct way *way = &ways[_i];
+    static double want[N][N_HEADS][D_MAX];
 
     set_way(way);
+    for (size_t i = 0; i < N; i++)
+        for (size_t head = 0; head < N_HEADS; head++)
+            expect(way, i * EACH, head, want[i][head]);
     for (unsigned l = 0; l < x.n_levels; l++) {
         x.f.k = &x.table[l];
         run(0, N_TOKENS, ctx);
-        for (size_t row = 0; row < N_TOKENS; row += 23)
-            for (size_t head = 0; head < N_HEADS; head++) {
-                double want[D_MAX];
+        for (size_t i = 0; i < N; i++)
+            for (size_t at = 0; at < Q_WIDTH; at++) {
+                const double is = ctx[i * EACH * Q_WIDTH + at], due = want[i][at / D][at % D];
 
-                expect(way, row, head, want);
-                for (size_t c = 0; c < D; c++)
-                    REQUIRE(fabs(ctx[row * Q_WIDTH + head * D + c] - want[c]) < margin(way),
-                            "%s, way %d, row %zu, head %zu: %g, not %g", x.table[l].name, _i, row,
-                            head, (double)ctx[row * Q_WIDTH + head * D + c], want[c]);
+                REQUIRE(fabs(is - due) < margin(way), "%s, way %d, row %zu, head %zu: %g, not %g",
+                        x.table[l].name, _i, i * EACH, at / D, is, due);
             }
     }
 }
@@ -319,7 +321,7 @@ END_TEST
 
 START_TEST(a_row_has_the_same_bits_however_its_prompt_is_cut)
 {
-    static const size_t cuts[] = {33, FWD_SPAN_KEYS - 1, FWD_SPAN_KEYS + 5, 1, 2};
+    static const size_t cuts[] = {33, FWD_SPAN_KEYS + 5, 1, 2};
     static const size_t n_cuts = sizeof(cuts) / sizeof(cuts[0]);
 
     set_way(&ways[_i]);
