@@ -9,7 +9,7 @@
 #include "core/base/bits.h"
 #include "core/engine/engine_internal.h"
 
-enum { BLOCK = 256 }; /* logits whose largest is looked at before they are */
+enum { BLOCK = 256 }; /* logits whose largest is looked at before they are: 16 vectors of 16 */
 
 static size_t n_blocks(size_t n)
 {
@@ -194,7 +194,7 @@ struct candidates {
 static struct candidates find_candidates(struct engine_sampler *s, const float *p,
                                          const struct engine_limits *l, double total)
 {
-    enum { STEP = 16 };
+    enum { STEP = 16 }; /* each step looks at all tops; a wide one gathers more than is needed */
     const bool is_k = l->k < s->n_vocab; /* top-p counts within the k best then, so k are needed */
     const float last = fmaxf(FLT_MIN, is_k ? 0.0f : l->min_p);
     struct candidates c = {.least = 1.0f};
@@ -239,7 +239,7 @@ static struct halves split(struct engine_sampler *s, size_t from, size_t end, fl
     return h;
 }
 
-/* Moves the best of the n candidates to the front: the fewest that are `enough` together, by mass
+/* Moves the best candidates to the front: the fewest that are `enough` together, by mass
  * or as many; returns how many. Halves the range of values in which the last of them is, by the
  * bits of positive floats, which are ordered as these are: 30 times at most, whatever the values.
  */

@@ -11,11 +11,13 @@
 
 enum {
     FWD_GROUP_MAX = 3,
-    FWD_QUERY_CHUNK = 32,   /* queries of a head that are multiplied at once */
-    FWD_QUERIES_MAX = 256,  /* of an item, whole chunks: panels are then made once for 256 */
-    FWD_SPAN_KEYS = 256,    /* whole KV blocks; more: fewer calls, but scores leave the L1 cache */
-    FWD_LINE = 16,          /* floats of a cache line */
-    FWD_STRETCH_KEYS = 512, /* whole spans: several workers share the stretches of one query */
+    FWD_QUERY_CHUNK = 32,  /* queries of a head that are multiplied at once */
+    FWD_QUERIES_MAX = 256, /* of an item, whole chunks: panels are then made once for 256 */
+    FWD_SPAN_KEYS = 256,   /* whole KV blocks; more: fewer calls, but scores leave the L1 cache */
+    FWD_LINE = 16,         /* floats of a cache line */
+    /* whole spans: several workers share the stretches of one query. Fewer would have prompts of
+     * 512 tokens put results together, more leave shorter sequences to one worker */
+    FWD_STRETCH_KEYS = 512,
     FWD_JOIN_ROWS = 16,
     FWD_ROW_CHUNK = 48,  /* rows of one down product, at most */
     FWD_PANEL_ROWS = 32, /* of so few rows a tile is a panel; adjacent ones are done together */
