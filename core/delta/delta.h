@@ -38,6 +38,7 @@
 #include "core/base/buf.h"
 #include "core/base/file.h"
 #include "core/gemm/factor.h"
+#include "core/gemm/sparse.h"
 #include "core/kern/kern.h"
 #include "core/model/model.h"
 #include "core/weights/tensor.h"
@@ -118,7 +119,8 @@ struct delta_lowrank {
     bool is_invoked; /* of a linear: acts from the prompt's invocation on (delta_invoked_from()) */
 };
 
-/* Values at places of a matrix [n_out, n_in]; of an embedding's table [n_in, n_out]. */
+/* Values at places of an embedding's table [n_in, n_out], by rows; a linear's are a struct
+ * gemm_sparse. */
 struct delta_sparse {
     const uint32_t *row_ptr; /* [rows + 1] */
     const uint32_t *col;     /* ascending within a row */
@@ -140,7 +142,7 @@ struct delta_linear {
     const float *scale_in;       /* [n_in] or NULL */
     const struct gemm_weight *w; /* in place of the base's weight, or NULL; the delta's */
     const struct delta_rowset *rowset;
-    const struct delta_sparse *sparse;
+    const struct gemm_sparse *sparse;
     const float *scale_pre; /* [n_out] or NULL: before the bias */
     const float *bias;      /* [n_out] or NULL */
     bool keeps_bias;        /* `bias` is added to the base's, else replaces it */

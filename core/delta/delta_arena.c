@@ -142,6 +142,24 @@ static void move_sparse(struct arena *a, const struct delta_sparse **s, size_t n
         *(struct delta_sparse *)*s = copy;
 }
 
+static void move_cells(struct arena *a, const struct gemm_sparse **s, size_t n_out)
+{
+    struct gemm_sparse copy;
+    size_t n_cells, n_values;
+
+    if (!*s)
+        return;
+    MOVE(a, *s, 1);
+    copy = **s;
+    n_cells = gemm_sparse_cells(copy.n_in, n_out);
+    n_values = copy.begin[n_cells];
+    MOVE(a, copy.begin, n_cells + 1);
+    MOVE(a, copy.place, n_values);
+    MOVE(a, copy.value, n_values);
+    if (a->base)
+        *(struct gemm_sparse *)*s = copy;
+}
+
 static void move_rowset(struct arena *a, const struct delta_rowset **s, size_t width)
 {
     struct delta_rowset copy;
@@ -160,7 +178,7 @@ static void move_linear(struct arena *a, struct delta_linear *l, size_t n_in, si
 {
     MOVE(a, l->scale_in, n_in);
     move_rowset(a, &l->rowset, n_in);
-    move_sparse(a, &l->sparse, n_out);
+    move_cells(a, &l->sparse, n_out);
     MOVE(a, l->scale_pre, n_out);
     MOVE(a, l->bias, n_out);
     move_lowranks(a, &l->lowrank, l->n_lowrank, n_in);

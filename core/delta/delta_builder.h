@@ -103,7 +103,10 @@ struct delta__op {
             const float *vec;
             enum delta__scale_at at;
         } scale;
-        struct delta_sparse sparse;
+        struct {
+            struct delta_sparse rows;
+            struct gemm_sparse cells; /* the same, of a linear */
+        } sparse;
         struct gemm_weight *dense; /* the builder's until delta__finish() */
         struct delta_rowset rowset;
         struct {

@@ -397,6 +397,26 @@ static int sparse_part(struct delta_builder *b, const struct delta__place *p, un
     return 0;
 }
 
+/* The values of a linear as products read them. */
+static int sparse_cells(struct delta_builder *b, site_id site, const struct delta_sparse *rows,
+                        struct gemm_sparse *out)
+{
+    size_t n_in, n_out;
+    uint32_t *begin;
+    uint16_t *place;
+    float *value;
+
+    model_site_dims(b->m, site, &n_in, &n_out);
+    begin = delta__scratch(b, gemm_sparse_cells(n_in, n_out) + 1, sizeof(*begin));
+    place = delta__scratch(b, rows->n_values, sizeof(*place));
+    value = delta__scratch(b, rows->n_values, sizeof(*value));
+    if (!begin || !place || !value)
+        return CORE_E_NOMEM;
+    gemm_sparse_pack(n_in, n_out, rows->row_ptr, rows->col, rows->val, begin, place, value);
+    *out = (struct gemm_sparse){begin, place, value, n_in};
+    return 0;
+}
+
 int delta__add_sparse(struct delta_builder *b, const struct delta__place *p,
                       const struct tensor *idx, const struct tensor *val)
 {
@@ -415,7 +435,9 @@ int delta__add_sparse(struct delta_builder *b, const struct delta__place *p,
 
         if (!op)
             return CORE_E_NOMEM;
-        rc = sparse_part(b, p, i, at, value, idx->dim[0], &op->sparse);
+        rc = sparse_part(b, p, i, at, value, idx->dim[0], &op->sparse.rows);
+        if (rc == 0 && !is_embed(p))
+            rc = sparse_cells(b, p->mod.site[i], &op->sparse.rows, &op->sparse.cells);
     }
     return rc;
 }

@@ -90,7 +90,7 @@ static int fill_linear(struct delta_builder *b, const struct delta__op *op, stru
     default: /* SPARSE: delta_ops.c lets nothing else stand here */
         if (l->sparse)
             return twice(b, op);
-        l->sparse = &op->sparse;
+        l->sparse = &op->sparse.cells;
         return 0;
     }
 }
@@ -121,7 +121,7 @@ static int fill_embed(struct delta_builder *b, const struct delta__op *op, struc
     default: /* SPARSE */
         if (e->sparse)
             return twice(b, op);
-        e->sparse = &op->sparse;
+        e->sparse = &op->sparse.rows;
         return 0;
     }
 }

@@ -184,7 +184,9 @@ static size_t op_bytes(const struct delta_builder *b, const struct delta__op *op
     case DELTA_SCALE:
         return (op->scale.at == DELTA__SCALE_IN ? n_in : n_out) * sizeof(float);
     case DELTA_SPARSE:
-        return op->sparse.n_values * (sizeof(uint32_t) + sizeof(float));
+        n = site_kind_class(site_kind_of(op->site)) == SITE_CLASS_EMBED ? sizeof(uint32_t)
+                                                                        : sizeof(uint16_t);
+        return op->sparse.rows.n_values * (n + sizeof(float));
     case DELTA_DENSE:
         return gemm_weight_bytes(op->dense);
     case DELTA_ROWSET:
@@ -224,7 +226,7 @@ static void fill_line(const struct delta_builder *b, size_t i, struct delta_line
         line->n_bytes += op_bytes(b, &b->op[k]);
         has_kind[site_kind_of(b->op[k].site)] = true;
         if (b->op[k].kind == DELTA_SPARSE)
-            n_values += b->op[k].sparse.n_values;
+            n_values += b->op[k].sparse.rows.n_values;
     }
     for (unsigned k = 0; k < SITE_N_KINDS && at < sizeof(line->sites); k++)
         if (has_kind[k])

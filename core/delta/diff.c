@@ -324,7 +324,7 @@ static int choose_form(struct diff *d, struct weight *w, struct diff_line *line,
     int rc;
 
     line->n_changed = count_changed(w);
-    sparse_bytes = line->n_changed * (sizeof(uint32_t) + sizeof(float)); /* in memory */
+    sparse_bytes = line->n_changed * (sizeof(uint32_t) + sizeof(float)); /* of a table, in memory */
     if (line->n_changed == 0)
         return 0;
     rc = try_lowrank(d, w, sparse_bytes < dense_bytes ? sparse_bytes : dense_bytes, line, err);

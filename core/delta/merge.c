@@ -200,9 +200,8 @@ static void base_rows(const struct model *m, site_id s, const struct delta_linea
             model_weight_row(m, s, o, r->row);
         memset(sum, 0, n_in * sizeof(*sum));
         add_row(n_in, 1.0, own ? own : r->row, sum);
-        for (uint32_t p = l->sparse ? l->sparse->row_ptr[o] : 0;
-             l->sparse && p < l->sparse->row_ptr[o + 1]; p++)
-            sum[l->sparse->col[p]] += (double)l->sparse->val[p];
+        if (l->sparse)
+            gemm_sparse_row(l->sparse, o, sum);
         for (size_t k = 0; l->scale_pre && k < n_in; k++)
             sum[k] *= (double)l->scale_pre[o];
     }

@@ -103,6 +103,18 @@ static int alloc_typed(struct fwd *f, struct core_err *err)
     return 0;
 }
 
+/* Inputs as columns() makes them, whole panels. */
+static int alloc_columns(struct fwd *f, struct core_err *err)
+{
+    for (unsigned i = 0; i < FWD_GROUP_MAX; i++) {
+        f->xc[i] =
+            core_alloc_lazy((f->opt.max_rows + KERN_PANEL - 1) * f->widest * sizeof(*f->xc[i]));
+        if (!f->xc[i])
+            return core_err_nomem(err, "activations");
+    }
+    return 0;
+}
+
 static bool alloc_view(const struct fwd *f, struct fwd_rows *v)
 {
     const size_t n_seqs = f->opt.max_seqs, n_chunks = f->opt.max_rows / FWD_QUERY_CHUNK + 1;
@@ -296,6 +308,7 @@ int fwd__new(struct fwd **out, const struct model *m, struct pool *pool,
     rc = rc ? rc : alloc_big(f, err);
     rc = rc ? rc : alloc_workers(f, err);
     rc = rc ? rc : alloc_typed(f, err);
+    rc = rc ? rc : alloc_columns(f, err);
     rc = rc ? rc : alloc_copies(f, err);
     rc = rc ? rc : fwd__ahead_open(f, err);
     rc = rc ? rc : fwd__split_open(f, err);
@@ -327,8 +340,10 @@ static void free_rows(struct fwd *f)
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         core_free_lazy(all[i]);
     core_free(f->t);
-    for (size_t i = 0; i < FWD_GROUP_MAX; i++)
+    for (size_t i = 0; i < FWD_GROUP_MAX; i++) {
         core_free_lazy(f->xt[i]);
+        core_free_lazy(f->xc[i]);
+    }
 }
 
 void fwd_free(struct fwd **fp)

@@ -79,7 +79,9 @@ struct fwd_slot {
     uint32_t first;               /* its first product; the next slot's ends them */
     bool changes_before_bias;     /* the base's bias is not the first thing behind W x, or is not
                                    * added at all */
-    bool is_plain;                /* behind W x there are the base's bias and products alone */
+    bool is_plain;                /* behind W x there are the base's bias, sparse values and
+                                   * products alone */
+    struct gemm_sparse sparse;    /* d's, by value: what is read for every tile; begin NULL: none */
 };
 
 /* Adjacent rows of a linear of the current group that are multiplied by one weight: all
@@ -112,7 +114,8 @@ struct fwd_plan {
     enum gemm_precision precision[FWD_GROUP_MAX]; /* of typed x: all weights of a linear want one */
     bool reads_pairs[FWD_GROUP_MAX];              /* a weight of the linear does */
     bool reads_packed[FWD_GROUP_MAX];             /* the same of packed x */
-    bool is_gating;                               /* gates of a prompt come with this group */
+    bool reads_columns[FWD_GROUP_MAX]; /* a task's sparse values do, of inputs as columns */
+    bool is_gating;                    /* gates of a prompt come with this group */
 };
 
 /* What the segment's task does at a linear of the group. */
@@ -293,9 +296,10 @@ struct fwd {
     bool has_copies;          /* in this step each worker has all rows for itself */
     float *met[2];            /* then: outputs of products, in turn; see copies.c */
     size_t copy_at[FWD_N_COPIES + 1];
-    void *xt[FWD_GROUP_MAX]; /* typed or packed inputs (core/gemm); NULL if there are none */
-    float *logits;           /* [max_seqs, n_vocab]: the base's LM head; then tasks' own, of the
-                              * longest that they may be */
+    void *xt[FWD_GROUP_MAX];  /* typed or packed inputs (core/gemm); NULL if there are none */
+    float *xc[FWD_GROUP_MAX]; /* inputs as columns() makes them, where sparse values want them so */
+    float *logits;            /* [max_seqs, n_vocab]: the base's LM head; then tasks' own, of the
+                               * longest that they may be */
     /* [max_rows, n_dims / 2] for each rope, of the current stack's rows */
     float *cos[MODEL_ROPES_MAX], *sin[MODEL_ROPES_MAX];
 

@@ -181,9 +181,12 @@ static void plan_slot(struct fwd_plan *p, unsigned i, uint32_t s, const struct d
         return;
     slot->changes_before_bias =
         d->rowset || d->sparse || d->scale_pre || (d->bias && !d->keeps_bias);
-    slot->is_plain = !slot->changes_before_bias && !d->bias && !d->scale_out;
+    slot->is_plain = !d->rowset && !d->scale_pre && !d->bias && !d->scale_out;
+    if (d->sparse)
+        slot->sparse = *d->sparse;
     p->changes_before_bias[i] |= slot->changes_before_bias;
     p->has_scaled_input[i] |= d->scale_in != NULL;
+    p->reads_columns[i] |= d->sparse && p->view->segment[s].n_rows >= GEMM_SPARSE_ROWS;
 }
 
 /* Outputs of one tile: a whole number of panels, and of many rows as many for each worker. */

@@ -8,10 +8,6 @@
 #include "core/base/lock.h"
 #include "core/fwd/fwd_internal.h"
 
-enum {
-    SPARSE_ROWS = 8 /* rows of a sparse product at once */
-};
-
 /* ---- one group of linears ---------------------------------------------------- */
 
 struct group {
@@ -24,6 +20,7 @@ struct group {
     float *y[FWD_GROUP_MAX];       /* outputs of each: lin[i].y, or where all meet */
     const float *x[FWD_GROUP_MAX]; /* input of each linear, [rows, n_in] */
     void *xt[FWD_GROUP_MAX];       /* the same as its weights want it, or NULL */
+    float *xc[FWD_GROUP_MAX];      /* the same as columns() makes it, or NULL */
     uint32_t packed_rows;          /* of a tile of packed ones */
     const struct model_site *site[FWD_GROUP_MAX];
     struct gemm_place then; /* what the worker multiplies by behind the tile at hand, if it knows */
@@ -134,6 +131,58 @@ static bool type_inputs(struct fwd_walk *w, struct group *g)
                 gemm_make_pairs(f->k, n_in, to + r * row_bytes);
         }
         is_shared |= !is_own;
+    }
+    return is_shared;
+}
+
+/* Whether a task whose sparse values at linear i read columns has one of the rows [r0, r1). */
+static bool has_turned_rows(const struct group *g, unsigned i, uint32_t r0, uint32_t r1)
+{
+    uint32_t a, b;
+
+    for (uint32_t s = 0; s < g->v->n_segments; s++) {
+        const struct fwd_segment *q = &g->v->segment[s];
+
+        if (fwd__slot(g->plan, i, s)->sparse.begin && q->n_rows >= GEMM_SPARSE_ROWS &&
+            fwd__cut(q, r0, r1, &a, &b))
+            return true;
+    }
+    return false;
+}
+
+/* The panel of linear i's input from row r on, unless one before it with the same input has it. */
+static void turn_panel(const struct group *g, unsigned i, uint32_t r)
+{
+    const size_t n_in = g->site[i]->n_in, left = g->v->n_rows - r;
+    const uint32_t n = left < KERN_PANEL ? (uint32_t)left : KERN_PANEL;
+
+    if (!has_turned_rows(g, i, r, r + n))
+        return;
+    for (unsigned j = 0; j < i; j++)
+        if (g->xc[j] == g->xc[i] && has_turned_rows(g, j, r, r + n))
+            return;
+    g->f->k->columns(n, n_in, g->x[i] + r * n_in, n_in, g->xc[i] + r * n_in);
+}
+
+/* Columns of the inputs of which sparse values want them, panel by panel: those that begin with a
+ * row of the worker's own. Returns true if others' are needed. */
+static bool turn_inputs(struct fwd_walk *w, struct group *g)
+{
+    bool is_shared = false;
+    uint32_t r0, r1;
+
+    fwd__mine(w, &r0, &r1);
+    for (unsigned i = 0; i < g->n; i++) {
+        unsigned same = 0;
+
+        if (!g->plan->reads_columns[i])
+            continue;
+        while (same < i && (g->x[same] != g->x[i] || !g->xc[same]))
+            same++;
+        g->xc[i] = same < i ? g->xc[same] : g->f->xc[i];
+        for (uint32_t r = (r0 + KERN_PANEL - 1) / KERN_PANEL * KERN_PANEL; r < r1; r += KERN_PANEL)
+            turn_panel(g, i, r);
+        is_shared = true;
     }
     return is_shared;
 }
@@ -279,32 +328,25 @@ struct tile {
     size_t c0, c1;
 };
 
-/* y[r, o] += the values of output o times x[r], for n_rows rows, a constant: as many sums at once,
- * and rows that the first cache holds while all outputs pass. */
-static inline void sparse_rows(const struct delta_sparse *d, const struct tile *t, unsigned n_rows,
-                               const float *x, size_t ldx, float *y, size_t ldy)
+/* y += sparse values times x. */
+static void sparse(const struct group *g, const struct fwd_segment *segment,
+                   const struct gemm_sparse *d, const struct tile *t)
 {
-    for (size_t o = t->c0; o < t->c1; o++) {
-        const uint32_t p0 = d->row_ptr[o], p1 = d->row_ptr[o + 1];
-        float sum[SPARSE_ROWS] = {0};
+    const size_t n_in = g->site[t->i]->n_in, n_out = g->site[t->i]->n_out;
+    float *const y = g->y[t->i];
 
-        for (uint32_t p = p0; p < p1; p++)
-            for (unsigned r = 0; r < n_rows; r++)
-                sum[r] += d->val[p] * x[r * ldx + d->col[p]];
-        for (unsigned r = 0; p0 < p1 && r < n_rows; r++)
-            y[r * ldy + o] += sum[r];
+    if (segment->n_rows < GEMM_SPARSE_ROWS) {
+        gemm_sparse(g->f->k, d, t->r1 - t->r0, g->x[t->i] + t->r0 * n_in, t->c0, t->c1,
+                    y + t->r0 * n_out, n_out);
+        return;
     }
-}
+    for (uint32_t r = t->r0, end; r < t->r1; r = end) {
+        const uint32_t first = r / KERN_PANEL * KERN_PANEL;
 
-static void sparse(const struct delta_sparse *d, const struct tile *t, const float *x, size_t ldx,
-                   float *y, size_t ldy)
-{
-    uint32_t r = t->r0;
-
-    for (; r + SPARSE_ROWS <= t->r1; r += SPARSE_ROWS)
-        sparse_rows(d, t, SPARSE_ROWS, x + r * ldx, ldx, y + r * ldy, ldy);
-    for (; r < t->r1; r++)
-        sparse_rows(d, t, 1, x + r * ldx, ldx, y + r * ldy, ldy);
+        end = first + KERN_PANEL < t->r1 ? first + KERN_PANEL : t->r1;
+        gemm_sparse_columns(g->f->k, d, r - first, end - r, g->xc[t->i] + first * n_in, t->c0,
+                            t->c1, y + r * n_out, n_out);
+    }
 }
 
 /* Outputs whose row of W the task replaces. */
@@ -395,8 +437,8 @@ static void finish(const struct group *g, uint32_t s, const struct tile *t, bool
 
     if (d->rowset)
         replace_rows(g->f, d->rowset, t, g->x[t->i], site->n_in, y, site->n_out);
-    if (d->sparse)
-        sparse(d->sparse, t, g->x[t->i], site->n_in, y, site->n_out);
+    if (slot->sparse.begin)
+        sparse(g, &g->v->segment[s], &slot->sparse, t);
     scale_rows(g->f, d->scale_pre, t, y, site->n_out);
     if (!has_bias && (!d->bias || d->keeps_bias))
         add_vector(g->f, site->bias, t, y, site->n_out);
@@ -405,19 +447,22 @@ static void finish(const struct group *g, uint32_t s, const struct tile *t, bool
     scale_rows(g->f, d->scale_out, t, y, site->n_out);
 }
 
-/* Asks memory for the `up` factors of the outputs [c0, c1) of a tile. */
-static void ask_up(const struct group *g, const struct tile *t, size_t c0, size_t c1)
+/* Asks memory for what is multiplied behind the base's product for the outputs [c0, c1) of a tile.
+ */
+static void ask_behind(const struct group *g, const struct tile *t, size_t c0, size_t c1)
 {
     for (uint32_t s = 0; s < g->v->n_segments; s++) {
         const struct fwd_slot *slot = fwd__slot(g->plan, t->i, s);
 
         for (uint32_t e = slot[0].first; e < slot[1].first; e++)
             gemm_up_ask(&g->plan->product[e].up, c0, c1);
+        if (slot->sparse.begin)
+            gemm_sparse_ask(&slot->sparse, c0, c1);
     }
 }
 
 /* The base's product of a tile of few rows, panel by panel: in front of each, memory is asked for
- * what `up` reads of it behind the tile. Asked for all at once, much would be dropped; but a row
+ * what tasks read of it behind the tile. Asked for all at once, much would be dropped; but a row
  * alone has one task, and all of its columns in one product. */
 static void run_asking(const struct group *g, const struct gemm_weight *w, const struct tile *t,
                        const struct gemm_args *whole)
@@ -429,16 +474,20 @@ static void run_asking(const struct group *g, const struct gemm_weight *w, const
         a.col0 = c;
         a.col1 = c + n < t->c1 ? c + n : t->c1;
         a.next = a.col1 < t->c1 ? (struct gemm_place){0} : whole->next;
-        ask_up(g, t, a.col0, a.col1);
+        ask_behind(g, t, a.col0, a.col1);
         gemm_run(w, &a);
     }
 }
 
-static bool has_products(const struct group *g, unsigned lin)
+/* Whether a task has products or sparse values at a linear. */
+static bool has_more(const struct group *g, unsigned lin)
 {
-    for (uint32_t s = 0; s < g->v->n_segments; s++)
-        if (fwd__slot(g->plan, lin, s)[0].first < fwd__slot(g->plan, lin, s)[1].first)
+    for (uint32_t s = 0; s < g->v->n_segments; s++) {
+        const struct fwd_slot *slot = fwd__slot(g->plan, lin, s);
+
+        if (slot[0].first < slot[1].first || slot->sparse.begin)
             return true;
+    }
     return false;
 }
 
@@ -496,7 +545,7 @@ static bool base_product(const struct group *g, const struct gemm_weight *w, con
                                 .packed_rows = g->packed_rows,
                                 .next = g->then};
 
-    if (fwd__has_few_rows(g->v) && has_products(g, t->i))
+    if (fwd__has_few_rows(g->v) && has_more(g, t->i))
         run_asking(g, w, t, &a);
     else
         gemm_run(w, &a);
@@ -673,6 +722,7 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
         fwd__meet(w);
     is_shared = type_inputs(w, &g);
     is_shared |= pack_inputs(w, &g);
+    is_shared |= turn_inputs(w, &g);
     if (is_shared)
         fwd__meet(w);
     n_tiles = g.plan->n_runs ? g.plan->run[g.plan->n_runs - 1].n_tiles : 0;

@@ -250,6 +250,18 @@ struct kern_weigh {
     float *less;      /* [n_rows] */
 };
 
+/* Arguments of the products of sparse values: some of a panel of a matrix [n_out, n_k]. */
+struct kern_sparse {
+    size_t n_rows, n_cols, n_values; /* n_cols <= KERN_PANEL: the columns of y to write */
+    const uint16_t *place;           /* [n_values]: k * KERN_PANEL + the output, in the panel */
+    const float *value;              /* [n_values] */
+    const float *x;                  /* [n_rows, n_k], row stride ldx; of sparse_columns a panel */
+    size_t ldx;  /* that columns() has made of up to KERN_PANEL rows, row0 the */
+    size_t row0; /* first of those to multiply */
+    float *y;    /* [n_rows, n_cols], row stride ldy */
+    size_t ldy;
+};
+
 struct kern_table {
     const char *name; /* as kern_level_parse() takes it: shown at start and in failures */
     unsigned level;   /* the levels in use */
@@ -319,6 +331,12 @@ struct kern_table {
      * left open. Values are 32 bits, whatever they mean: of f32 they make an F32 panel, of pairs of
      * bf16 values BF16_PAIRS. */
     void (*columns)(size_t n_rows, size_t n_k, const void *x, size_t ldx, void *out);
+
+    /* y[r, o] += the values of output o times x[r], one chain of multiply-adds from 0 in the order
+     * in which they stand. With sparse_columns many rows share a load of a value: the same bits. An
+     * output without values gets 0. */
+    void (*sparse)(const struct kern_sparse *s);
+    void (*sparse_columns)(const struct kern_sparse *s);
 
     /* y = x w or y += x w over one panel; each element is one chain of fused
      * multiply-adds with k ascending, from 0, added to y at its end if !is_first, and the bias to

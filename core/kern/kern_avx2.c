@@ -33,6 +33,7 @@ static inline vf v_dot_pairs(vf s, vi w, vi x)
 #include "core/kern/kern_simd_rows.inc"
 #include "core/kern/kern_simd_act.inc"
 #include "core/kern/kern_simd_small.inc"
+#include "core/kern/kern_simd_sparse.inc"
 #include "core/kern/kern_simd_bf16.inc"
 #include "core/kern/kern_simd_weigh.inc"
 #include "core/kern/kern_simd_downbf16.inc"
@@ -42,6 +43,7 @@ void kern__fill_avx2(struct kern_table *t)
     fill_rows(t);
     fill_act(t);
     fill_small(t);
+    fill_sparse(t);
     fill_bf16(t);
     fill_weigh(t);
     t->down_bf16 = down_bf16;

@@ -25,6 +25,7 @@ static inline vf v_dot_pairs(vf s, vi w, vi x)
 #include "core/kern/kern_simd_rows.inc"
 #include "core/kern/kern_simd_act.inc"
 #include "core/kern/kern_simd_small.inc"
+#include "core/kern/kern_simd_sparse.inc"
 #include "core/kern/kern_simd_bf16.inc"
 #include "core/kern/kern_simd_weigh.inc"
 
@@ -33,6 +34,7 @@ void kern__fill_avx512(struct kern_table *t)
     fill_rows(t);
     fill_act(t);
     fill_small(t);
+    fill_sparse(t);
     fill_bf16(t);
     fill_weigh(t);
     kern__fill_avx512gemm(t);

@@ -57,6 +57,7 @@ static inline vf v_dot_pairs(vf s, vi w, vx16 x)
 #include "core/kern/kern_simd_rows.inc"
 #include "core/kern/kern_simd_act.inc"
 #include "core/kern/kern_simd_small.inc"
+#include "core/kern/kern_simd_sparse.inc"
 #include "core/kern/kern_simd_gemm.inc"
 #include "core/kern/kern_simd_int8.inc"
 #include "core/kern/kern_simd_bf16.inc"
@@ -69,6 +70,7 @@ void kern__fill_neon(struct kern_table *t)
     fill_rows(t);
     fill_act(t);
     fill_small(t);
+    fill_sparse(t);
     fill_gemm(t);
     fill_int8(t);
     fill_bf16(t);

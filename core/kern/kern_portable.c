@@ -243,6 +243,29 @@ static void columns(size_t n_rows, size_t n_k, const void *x, size_t ldx, void *
                    (const char *)x + SIZE * (i * ldx + k), SIZE);
 }
 
+/* y[r] += s times a row of x, whose value k is x[k * step]. */
+static void sparse_row(const struct kern_sparse *s, size_t r, const float *x, size_t step)
+{
+    float sum[KERN_PANEL] = {0};
+
+    for (size_t i = 0; i < s->n_values; i++)
+        sum[s->place[i] % KERN_PANEL] += s->value[i] * x[s->place[i] / KERN_PANEL * step];
+    for (size_t o = 0; o < s->n_cols; o++)
+        s->y[r * s->ldy + o] += sum[o];
+}
+
+static void sparse(const struct kern_sparse *s)
+{
+    for (size_t r = 0; r < s->n_rows; r++)
+        sparse_row(s, r, s->x + r * s->ldx, 1);
+}
+
+static void sparse_columns(const struct kern_sparse *s)
+{
+    for (size_t r = 0; r < s->n_rows; r++)
+        sparse_row(s, r, s->x + s->row0 + r, KERN_PANEL);
+}
+
 /* Column j of the record in which value k of a part of a panel lies. */
 struct record {
     const unsigned char *q; /* of all columns */
@@ -733,6 +756,8 @@ void kern__fill_portable(struct kern_table *t)
     t->down = down;
     t->outer = outer;
     t->columns = columns;
+    t->sparse = sparse;
+    t->sparse_columns = sparse_columns;
     t->gemm = gemm;
     t->widen = widen;
     t->to_f16 = to_f16;

@@ -40,30 +40,28 @@ START_TEST(biases_and_norms_are_replaced_or_added)
 }
 END_TEST
 
-START_TEST(sparse_differences_become_rows)
+START_TEST(sparse_differences_become_cells)
 {
     static const int64_t at[] = {1, 89, 90, 270, 3599};
     static const float value[] = {1, 2, 3, 4, 5};
     const struct made t[] = {{.name = LAYER0 "output.dense.weight#idx", .d0 = 5, .index = at},
                              {.name = LAYER0 "output.dense.weight#val", .d0 = 5, .value = value},
                              {0}};
-    static const uint32_t col[] = {1, 89, 0, 0, 89};
+    /* outputs 0, 1, 3, then the second one of 0; of the second panel output 39 */
+    static const uint16_t place[] = {1 * 32 + 0, 0 * 32 + 1, 0 * 32 + 3, 89 * 32 + 0, 89 * 32 + 7};
+    static const float in_turn[] = {1, 3, 4, 2, 5};
     struct adapter a = {0};
-    const struct delta_sparse *sp;
+    const struct gemm_sparse *sp;
     struct delta *d;
 
     make(&a, "{\"method\": \"diff\"}", t);
     d = compile(&a);
     sp = linear_at(d, 0, SITE_DOWN)->sparse;
-    ck_assert_uint_eq(sp->n_values, 5);
-    ck_assert_uint_eq(sp->row_ptr[0], 0);
-    ck_assert_uint_eq(sp->row_ptr[1], 2);
-    ck_assert_uint_eq(sp->row_ptr[2], 3);
-    ck_assert_uint_eq(sp->row_ptr[3], 3);
-    ck_assert_uint_eq(sp->row_ptr[4], 4);
-    ck_assert_uint_eq(sp->row_ptr[40], 5);
-    ck_assert_mem_eq(sp->col, col, sizeof(col));
-    same_floats(sp->val, value, 5);
+    ck_assert_uint_eq(sp->begin[0], 0);
+    ck_assert_uint_eq(sp->begin[1], 4);
+    ck_assert_uint_eq(sp->begin[2], 5);
+    ck_assert_mem_eq(sp->place, place, sizeof(place));
+    same_floats(sp->value, in_turn, 5);
     delta_free(d);
     drop_adapter(&a);
 }
@@ -105,6 +103,7 @@ START_TEST(an_embedding_that_is_the_output_head_too_changes_both)
                              {.name = "model.embed_tokens.weight#val", .d0 = 2},
                              {0}};
     struct adapter a = {0};
+    const struct gemm_sparse *head;
     const struct delta_sparse *sp;
     struct delta *d;
 
@@ -115,8 +114,10 @@ START_TEST(an_embedding_that_is_the_output_head_too_changes_both)
     ck_assert_uint_eq(sp->row_ptr[2], 1);
     ck_assert_uint_eq(sp->row_ptr[3], 2);
     ck_assert_uint_eq(sp->col[0], 1);
-    sp = linear_at(d, 0, SITE_LM_HEAD)->sparse;
-    ck_assert_uint_eq(sp->row_ptr[2], 1);
+    head = linear_at(d, 0, SITE_LM_HEAD)->sparse;
+    ck_assert_uint_eq(head->begin[1], 2);
+    ck_assert_uint_eq(head->place[0], 1 * 32 + 1);
+    ck_assert_uint_eq(head->place[1], 0 * 32 + 2);
     delta_free(d);
     drop_adapter(&a);
 }
@@ -279,7 +280,7 @@ Suite *read_own_suite(void)
 
     tcase_add_checked_fixture(t, open_bert, close_model);
     tcase_add_test(t, biases_and_norms_are_replaced_or_added);
-    tcase_add_test(t, sparse_differences_become_rows);
+    tcase_add_test(t, sparse_differences_become_cells);
     tcase_add_test(t, sparse_differences_of_vectors_become_dense);
     tcase_add_test(t, a_whole_difference_makes_a_weight_however_many_there_are);
     tcase_add_test(t, a_classifier_is_of_the_sequence_unless_task_json_says_more);
