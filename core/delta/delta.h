@@ -179,7 +179,8 @@ struct delta_bottleneck {
 };
 
 /* Attention over the outputs of bottlenecks (AdapterFusion; Pfeiffer et al. 2021), linears
- * [d, d]; data NULL: identity. */
+ * [d, d]; data NULL: identity. Beside a base that is not multiplied exactly they are turned, and
+ * laid out as `up` factors are. */
 struct delta_fusion {
     struct delta_mat query, key, value;
     const float *query_bias, *key_bias; /* [d] or NULL */

@@ -37,6 +37,24 @@ static int lay_out(struct delta_builder *b, struct delta_mat *m, enum gemm_facto
     return 0;
 }
 
+/* A matrix [d, d] of a fusion, which multiplies rows as `up` does: its inputs are the ranks. */
+static int lay_out_square(struct delta_builder *b, struct delta_mat *m, enum gemm_factor_form form)
+{
+    if (!m->data || form == GEMM_FACTOR_ROWS)
+        return 0;
+    m->is_turned = true;
+    return lay_out(b, m, form);
+}
+
+static int lay_out_fusion(struct delta_builder *b, struct delta_fusion *f)
+{
+    const enum gemm_factor_form form = gemm_up_form(model_precision(b->m));
+    int rc = lay_out_square(b, &f->query, form);
+
+    rc = rc ? rc : lay_out_square(b, &f->key, form);
+    return rc ? rc : lay_out_square(b, &f->value, form);
+}
+
 static bool has_dense(const struct delta_builder *b)
 {
     for (size_t i = 0; i < b->n_ops; i++)
@@ -65,6 +83,8 @@ int delta__lay_out_factors(struct delta_builder *b)
         struct delta_lowrank *a = &b->op[i].lowrank.a;
         enum gemm_precision p;
 
+        if (b->op[i].kind == DELTA_FUSION)
+            rc = lay_out_fusion(b, &b->op[i].fusion.f);
         if (b->op[i].kind != DELTA_LOWRANK)
             continue;
         p = precision_at(b, b->op[i].site, has_own);

@@ -109,51 +109,71 @@ static void average(const struct rows *w, const struct delta_bottleneck *j, uint
     }
 }
 
-/* y = m x + bias for n rows; without a matrix y = x. */
-static void linear(const struct fwd *f, const struct delta_mat *m, const float *bias, size_t n,
+/* y = m x + bias for all rows; without a matrix y = x. */
+static void square(const struct rows *w, const struct delta_mat *m, const float *bias,
                    const float *x, float *y)
 {
-    const size_t d = f->c->d_model;
+    const struct fwd *f = w->f;
+    const size_t d = f->c->d_model, n_bytes = w->n * d * sizeof(float);
 
     if (!m->data) {
-        memcpy(y, x, n * d * sizeof(float));
-        return;
+        memcpy(y, x, n_bytes);
+    } else if (m->form == GEMM_FACTOR_ROWS) {
+        f->k->dots(w->n, d, d, x, d, m->type, m->data, d, y, d);
+    } else {
+        const struct gemm_factor up = delta_factor(m);
+
+        memcpy(w->normed, x, n_bytes);
+        gemm_narrow_t(f->k, w->n, d, w->normed);
+        memset(y, 0, n_bytes);
+        gemm_up(f->k, &up, w->n, w->normed, 0, d, y, d);
     }
-    f->k->dots(n, d, d, x, d, m->type, m->data, d, y, d);
-    for (size_t i = 0; bias && i < n; i++)
+    for (size_t i = 0; bias && i < w->n; i++)
         f->k->add(d, bias, y + i * d);
 }
 
-/* o = the fusion of n outputs up[i] for one row; the row of each stands at up + i * ld. */
-static void fuse_row(const struct rows *w, const struct delta_fusion *x, uint32_t n, size_t row,
-                     float *score)
+/* score[row, i] = the softmax over i of query . key(up[i]), for n outputs of all rows. */
+static void fusion_weights(const struct rows *w, const struct delta_fusion *x, uint32_t n,
+                           float *score)
 {
     const struct fwd *f = w->f;
-    const size_t d = f->c->d_model, ld = FWD_JOIN_ROWS * d;
-    const float *q = w->q + row * d;
-    float *o = w->o + row * d, *key = w->key + row * d, *value = w->a + row * d;
+    const size_t d = f->c->d_model;
 
     for (uint32_t i = 0; i < n; i++) {
-        linear(f, &x->key, x->key_bias, 1, w->up + i * ld + row * d, key);
-        score[i] = f->k->dot(d, q, key);
+        square(w, &x->key, x->key_bias, w->up + i * FWD_JOIN_ROWS * d, w->key);
+        for (size_t row = 0; row < w->n; row++)
+            score[row * n + i] = f->k->dot(d, w->q + row * d, w->key + row * d);
     }
-    f->k->softmax(n, 1.0f, score);
-    memset(o, 0, d * sizeof(float));
+    for (size_t row = 0; row < w->n; row++)
+        f->k->softmax(n, 1.0f, score + row * n);
+}
+
+/* o = the fusion of n outputs up[i]. A matrix multiplies all rows at once, for it is as large as
+ * one of the base's. */
+static void fuse_rows(const struct rows *w, const struct delta_fusion *x, uint32_t n)
+{
+    const struct fwd *f = w->f;
+    const size_t d = f->c->d_model;
+    float *const score = w->t; /* ranks are free again, and there are more of them: n at least */
+
+    fusion_weights(w, x, n, score);
+    memset(w->o, 0, w->n * d * sizeof(float));
     for (uint32_t i = 0; i < n; i++) {
-        const float *up = w->up + i * ld + row * d;
+        const float *value = w->up + i * FWD_JOIN_ROWS * d;
 
         if (x->value_before_softmax) {
-            linear(f, &x->value, NULL, 1, up, value);
-            up = value;
+            square(w, &x->value, NULL, value, w->a);
+            value = w->a;
         }
-        f->k->axpy(d, score[i], up, o);
+        for (size_t row = 0; row < w->n; row++)
+            f->k->axpy(d, score[row * n + i], value + row * d, w->o + row * d);
     }
     if (!x->value_before_softmax && x->value.data) {
-        linear(f, &x->value, NULL, 1, o, value);
-        memcpy(o, value, d * sizeof(float));
+        square(w, &x->value, NULL, w->o, w->a);
+        memcpy(w->o, w->a, w->n * d * sizeof(float));
     }
     if (!x->residual_before)
-        f->k->add(d, w->res + row * d, o);
+        f->k->add(w->n * d, w->res, w->o);
 }
 
 static void fuse(const struct rows *w, const struct delta_join_step *s,
@@ -162,14 +182,13 @@ static void fuse(const struct rows *w, const struct delta_join_step *s,
     const size_t d = w->f->c->d_model, ld = FWD_JOIN_ROWS * d;
     const float *query = j[s->n - 1].is_parallel ? w->r : s->fusion->query_before_ln ? h : w->u;
 
-    linear(w->f, &s->fusion->query, s->fusion->query_bias, w->n, query, w->q);
+    square(w, &s->fusion->query, s->fusion->query_bias, query, w->q);
     for (uint32_t i = 0; i < s->n; i++) {
         bottleneck(w, &j[i], w->up + i * ld);
         if (s->fusion->residual_before)
             w->f->k->add(w->n * d, w->res, w->up + i * ld);
     }
-    for (size_t row = 0; row < w->n; row++)
-        fuse_row(w, s->fusion, s->n, row, w->t); /* ranks are free again: DELTA_MIX_MAX */
+    fuse_rows(w, s->fusion, s->n);
 }
 
 /* All steps of a join, and its end; out may be h or r. */

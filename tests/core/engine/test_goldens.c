@@ -277,6 +277,19 @@ START_TEST(a_row_does_not_depend_on_its_batch)
 }
 END_TEST
 
+/* A fusion's own matrices are multiplied as `up` factors are. Some 27 products lie behind one
+ * another in the cell; a factor in bf16 is off by 2^-9 of its size, in 8 bits by twice that of its
+ * block's, so that a product is by 2^-8 or 2^-7: all together by the root of 27 times that, and
+ * twice that is allowed. */
+static void check_fusion(const struct golden_case *c, enum gemm_precision precision, float apart)
+{
+    const float most = 2.0f * sqrtf(27.0f) / (precision == GEMM_INT8 ? 128.0f : 256.0f);
+
+    if (strstr(c->cell->name, "fusion"))
+        ck_assert_msg(apart <= most, "%s, %zu tokens: off by %g of scale, not %g at most",
+                      c->cell->name, c->n_tokens, (double)apart, (double)most);
+}
+
 /* With bf16 and 8-bit products most answers move, but by less than a tenth of their
  * scale for half of them at least, and a row still does not depend on its batch. With weights alone
  * as bf16 a third moves, and nothing of a file that holds bf16. */
@@ -299,6 +312,7 @@ START_TEST(other_precisions_come_near_and_keep_rows_apart_from_their_batch)
         if (n_out && got[i].n_rows * got[i].n_cols == n_out) {
             const float apart = golden_difference(got[i].out, want[i].out, n_out);
 
+            check_fusion(g->all[i], precision, apart);
             n++;
             n_moved += apart > 0.0f;
             n_near += apart < 0.1f;
