@@ -101,12 +101,15 @@ class Server(Process):
             return b"".join(iter(lambda: c.recv(65536), b""))
 
     def tokens_in(self, seconds):
-        """About as many tokens as the base makes within some seconds, here and now: the context must have room for them."""
-        body = {"task": "base", "input": "x", "parameters": {"max_tokens": 1000, "ignore_eos": True}}
-        begin = time.monotonic()
-        if self.infer(body).status != 200:
-            raise AssertionError("the base does not generate")
-        return min(int(1000 * seconds / (time.monotonic() - begin)), 12000)
+        """About as many tokens as the base makes within some seconds, here and now: the context must have room for them. The more
+        tokens there are the longer each of them takes, at most in proportion: so a second guess follows from what the first took."""
+        n = 1000
+        for _ in range(2):
+            begin = time.monotonic()
+            if self.infer({"task": "base", "input": "x", "parameters": {"max_tokens": n, "ignore_eos": True}}).status != 200:
+                raise AssertionError("the base does not generate")
+            n = min(int(n * (seconds / (time.monotonic() - begin)) ** 0.5), 12000)
+        return n
 
     def metrics(self):
         """{"name{labels}": value}."""
