@@ -18,7 +18,7 @@ enum type {
     INT,     /* int */
     UINT64,  /* uint64_t */
     TEXTS,   /* string or array of strings */
-    NEUTRAL, /* of sequence-to-sequence models: only `min`, false or null changes nothing */
+    NEUTRAL, /* not computed: only `min`, false or null changes nothing */
 };
 
 static const struct param {
@@ -159,7 +159,7 @@ static int read_one(const struct value *of, struct infer_params *p, const json_t
     case NEUTRAL:
         if (json_is_false(v) || (json_is_number(v) && json_number_value(v) == s->min))
             return 0;
-        return bad(of, "no other value than the default: not supported for this model");
+        return bad(of, "no other value than the default: it is not computed");
     }
     return 0;
 }
