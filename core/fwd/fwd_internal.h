@@ -73,15 +73,15 @@ struct fwd_product {
     bool is_plain; /* a is scale * x down up and nothing more */
 };
 
-/* What the task of a segment does at a linear. */
+/* What the task of a segment does at a linear. Short, for a step reads those of all tasks. */
 struct fwd_slot {
     const struct delta_linear *d; /* NULL: nothing */
     uint32_t first;               /* its first product; the next slot's ends them */
-    bool changes_before_bias;     /* the base's bias is not the first thing behind W x, or is not
+    uint32_t sparse : 30;         /* 1 + the place of d's in the plan's sparse[]; 0: none */
+    bool changes_before_bias : 1; /* the base's bias is not the first thing behind W x, or is not
                                    * added at all */
-    bool is_plain;                /* behind W x there are the base's bias, sparse values and
+    bool is_plain : 1;            /* behind W x there are the base's bias, sparse values and
                                    * products alone */
-    struct gemm_sparse sparse;    /* d's, by value: what is read for every tile; begin NULL: none */
 };
 
 /* Adjacent rows of a linear of the current group that are multiplied by one weight: all
@@ -106,8 +106,9 @@ struct fwd_plan {
 
     struct fwd_slot *slot;       /* by (segment, linear), and one behind the last */
     struct fwd_product *product; /* by (segment, linear) */
+    struct gemm_sparse *sparse;  /* by (segment, linear): what is read for every tile */
     struct fwd_run *run;         /* by linear */
-    size_t n_products, n_runs;
+    size_t n_products, n_sparse, n_runs;
     size_t n_chunks; /* of the down products: some rows of a segment and all its products that have
                       * this chunk */
     bool has_scaled_input[FWD_GROUP_MAX], changes_before_bias[FWD_GROUP_MAX];
@@ -122,6 +123,13 @@ struct fwd_plan {
 static inline struct fwd_slot *fwd__slot(const struct fwd_plan *p, unsigned lin, uint32_t segment)
 {
     return &p->slot[segment * p->n + lin];
+}
+
+/* Its sparse values; NULL: none. */
+static inline const struct gemm_sparse *fwd__sparse(const struct fwd_plan *p,
+                                                    const struct fwd_slot *slot)
+{
+    return slot->sparse ? &p->sparse[slot->sparse - 1] : NULL;
 }
 
 /* A row that a head reads: sequence, and for tagging the token within this step. */

@@ -31,6 +31,7 @@ static void lay_out(struct fwd_plan *p, char *block, size_t *at, size_t n_segmen
 
     *p = (struct fwd_plan){.slot = take(block, at, (n + 1) * sizeof(*p->slot)),
                            .product = take(block, at, n * n_lowrank * sizeof(*p->product)),
+                           .sparse = take(block, at, n * sizeof(*p->sparse)),
                            .run = take(block, at, n * sizeof(*p->run))};
 }
 
@@ -182,8 +183,10 @@ static void plan_slot(struct fwd_plan *p, unsigned i, uint32_t s, const struct d
     slot->changes_before_bias =
         d->rowset || d->sparse || d->scale_pre || (d->bias && !d->keeps_bias);
     slot->is_plain = !d->rowset && !d->scale_pre && !d->bias && !d->scale_out;
-    if (d->sparse)
-        slot->sparse = *d->sparse;
+    if (d->sparse) {
+        p->sparse[p->n_sparse++] = *d->sparse;
+        slot->sparse = (uint32_t)p->n_sparse;
+    }
     p->changes_before_bias[i] |= slot->changes_before_bias;
     p->has_scaled_input[i] |= d->scale_in != NULL;
     p->reads_columns[i] |= d->sparse && p->view->segment[s].n_rows >= GEMM_SPARSE_ROWS;
@@ -289,6 +292,7 @@ const struct fwd_plan *fwd__plan_group(const struct fwd_walk *w, unsigned layer,
                            .kind = lin[0].kind,
                            .slot = p->slot,
                            .product = p->product,
+                           .sparse = p->sparse,
                            .run = p->run};
     make(f, p, lin);
     return p;

@@ -143,7 +143,7 @@ static bool has_turned_rows(const struct group *g, unsigned i, uint32_t r0, uint
     for (uint32_t s = 0; s < g->v->n_segments; s++) {
         const struct fwd_segment *q = &g->v->segment[s];
 
-        if (fwd__slot(g->plan, i, s)->sparse.begin && q->n_rows >= GEMM_SPARSE_ROWS &&
+        if (fwd__slot(g->plan, i, s)->sparse && q->n_rows >= GEMM_SPARSE_ROWS &&
             fwd__cut(q, r0, r1, &a, &b))
             return true;
     }
@@ -437,8 +437,8 @@ static void finish(const struct group *g, uint32_t s, const struct tile *t, bool
 
     if (d->rowset)
         replace_rows(g->f, d->rowset, t, g->x[t->i], site->n_in, y, site->n_out);
-    if (slot->sparse.begin)
-        sparse(g, &g->v->segment[s], &slot->sparse, t);
+    if (slot->sparse)
+        sparse(g, &g->v->segment[s], fwd__sparse(g->plan, slot), t);
     scale_rows(g->f, d->scale_pre, t, y, site->n_out);
     if (!has_bias && (!d->bias || d->keeps_bias))
         add_vector(g->f, site->bias, t, y, site->n_out);
@@ -456,8 +456,8 @@ static void ask_behind(const struct group *g, const struct tile *t, size_t c0, s
 
         for (uint32_t e = slot[0].first; e < slot[1].first; e++)
             gemm_up_ask(&g->plan->product[e].up, c0, c1);
-        if (slot->sparse.begin)
-            gemm_sparse_ask(&slot->sparse, c0, c1);
+        if (slot->sparse)
+            gemm_sparse_ask(fwd__sparse(g->plan, slot), c0, c1);
     }
 }
 
@@ -485,7 +485,7 @@ static bool has_more(const struct group *g, unsigned lin)
     for (uint32_t s = 0; s < g->v->n_segments; s++) {
         const struct fwd_slot *slot = fwd__slot(g->plan, lin, s);
 
-        if (slot[0].first < slot[1].first || slot->sparse.begin)
+        if (slot[0].first < slot[1].first || slot->sparse)
             return true;
     }
     return false;
