@@ -1,5 +1,6 @@
-/* core/delta/delta_factors.c - the factors of a task's low-rank products as they are multiplied:
- * beside an exact base as the file has them, beside another in the form of the base's own product.
+/* core/delta/delta_factors.c - the factors of a task's low-rank products, and the matrices of its
+ * fusions, as they are multiplied: beside an exact base as the file has them, beside another in the
+ * form of the base's own product.
  */
 #include "core/base/alloc.h"
 #include "core/delta/delta_builder.h"

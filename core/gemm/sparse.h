@@ -22,7 +22,9 @@
 
 enum {
     GEMM_SPARSE_INPUTS = (UINT16_MAX + 1) / KERN_PANEL, /* of a cell */
-    GEMM_SPARSE_ROWS = 8 /* of x that share a task: from so many on columns are faster */
+    /* of x that share a task: from so many on they are read as columns. On Zen 4 a value takes 0.45
+     * ns a row by rows, four at once, and 3.0 as columns of up to 16 */
+    GEMM_SPARSE_ROWS = 8
 };
 
 struct gemm_sparse {
