@@ -100,11 +100,11 @@ struct delta_gate {
     float of_distances;
 };
 
-/* scale * act(x down + down_bias) up + scale * up_bias, times scale_vec, times the gate; 0 for
- * rows in front of the invocation, if it waits for one. Both factors have the type of the file.
- * With a model_precision() other than exact those of a linear whose weight is multiplied so are
- * laid out for the same product (core/gemm/factor.h), and others in f32 are rounded to bf16; a
- * coupling's, and a matrix that several operations share, stay as they are. */
+/* scale * (act(x down + down_bias) (*) rank_scale) up + scale * up_bias, times scale_vec, times the
+ * gate; 0 for rows in front of the invocation, if it waits for one. Both factors have the type of
+ * the file. With a model_precision() other than exact those of a linear whose weight is multiplied
+ * so are laid out for the same product (core/gemm/factor.h), and others in f32 are rounded to bf16;
+ * a coupling's, and rows that several operations share, stay as they are. */
 struct delta_lowrank {
     struct delta_mat down;  /* [rank, n_in]; at an embedding [n_in, rank], since its input
                              * is one-hot: a token reads one row */
@@ -112,8 +112,11 @@ struct delta_lowrank {
                              * adds one contiguous row */
     const float *down_bias; /* [rank] or NULL */
     const float *up_bias;   /* [n_out] or NULL; scaled like up */
-    const float *scale_vec; /* [n_out] or NULL; at a join */
-    struct delta_gate gate; /* of x */
+    /* At a linear, without biases: lambda_d and lambda_b of VeRA (Kopiczko et al. 2024), whose
+     * factors are one pair for all. scale_vec at a join, too. */
+    const float *rank_scale; /* [rank] or NULL */
+    const float *scale_vec;  /* [n_out] or NULL */
+    struct delta_gate gate;  /* of x */
     float scale;
     enum kern_act act;
     bool is_invoked; /* of a linear: acts from the prompt's invocation on (delta_invoked_from()) */

@@ -16,14 +16,22 @@
  * second rank. */
 enum { MAT_VALUE_BYTES_MAX = 128 };
 
+/* Parts of shared matrices that are kept once; of more each operation has its own. */
+enum { MOVED_MAX = 64 };
+
 /* A walk: base NULL counts, else copies to base + at. */
 struct arena {
     const struct delta_builder *b;
     unsigned char *base;
     size_t at;
-    const void *shared[DELTA__SHARED_MAX]; /* where b->shared[i] has been copied to */
-    bool has_shared[DELTA__SHARED_MAX];    /* it has been visited */
-    bool is_full;                          /* the sum overflowed */
+    struct {
+        struct delta_mat from;
+        const void *to; /* where it has been copied to; of a counting walk nowhere */
+    } moved[MOVED_MAX];
+    unsigned n_moved;
+    void *rows; /* of a matrix that is transposed before it is packed: [n_rows_bytes], the most */
+    size_t n_rows_bytes;
+    bool is_full; /* the sum overflowed */
 };
 
 static void *arena_take(struct arena *a, size_t n_bytes, size_t align)
@@ -67,38 +75,55 @@ static void move_block(struct arena *a, const void **p, size_t n_bytes, size_t a
  * (delta_factors.c). */
 static void move_values(struct arena *a, struct delta_mat *m)
 {
+    const bool is_packed = m->form != GEMM_FACTOR_ROWS, is_two = is_packed && m->is_turned;
     struct gemm_factor rows = delta_factor(m);
     void *to = m->data ? arena_take(a, delta_mat_bytes(m), 64) : NULL;
+    size_t n_bytes;
 
+    rows.form = GEMM_FACTOR_ROWS;
+    n_bytes = gemm_factor_bytes(&rows);
+    if (is_two && n_bytes > a->n_rows_bytes)
+        a->n_rows_bytes = n_bytes;
     if (!to)
         return;
-    rows.form = GEMM_FACTOR_ROWS;
-    if (m->form == GEMM_FACTOR_ROWS)
-        delta__rows(m, to);
-    else
+    if (is_two) {
+        delta__rows(m, a->rows);
+        rows.data = a->rows;
+    }
+    if (is_packed)
         gemm_factor_pack(model_kern(a->b->m), &rows, m->form, to);
+    else
+        delta__rows(m, to);
     m->data = to;
     m->is_turned = false;
 }
 
+/* Whether two are the same part of a shared matrix, in one form. */
+static bool is_same(const struct delta_mat *a, const struct delta_mat *b)
+{
+    return a->data == b->data && a->n_rows == b->n_rows && a->n_cols == b->n_cols &&
+           a->form == b->form && a->type == b->type && a->is_turned == b->is_turned;
+}
+
 static void move_mat(struct arena *a, struct delta_mat *m)
 {
-    unsigned shared = 0;
+    const struct delta_mat from = *m;
+    const bool is_shared = delta__is_shared(a->b, m);
     size_t n;
 
-    while (shared < a->b->n_shared && a->b->shared[shared] != m->data)
-        shared++;
-    if (shared < a->b->n_shared && a->has_shared[shared]) {
-        m->data = a->shared[shared];
-        return;
-    }
+    for (unsigned i = 0; is_shared && i < a->n_moved; i++)
+        if (is_same(&a->moved[i].from, m)) {
+            m->data = a->moved[i].to;
+            m->is_turned = false;
+            return;
+        }
     if (!core_mul_size(m->n_rows, m->n_cols, &n) || n > SIZE_MAX / MAT_VALUE_BYTES_MAX)
         a->is_full = true;
     else
         move_values(a, m);
-    if (shared < a->b->n_shared) {
-        a->shared[shared] = m->data;
-        a->has_shared[shared] = true;
+    if (is_shared && a->n_moved < MOVED_MAX) {
+        a->moved[a->n_moved].from = from;
+        a->moved[a->n_moved++].to = m->data;
     }
 }
 
@@ -109,6 +134,7 @@ static void move_lowrank(struct arena *a, struct delta_lowrank *l, size_t n_in)
     move_mat(a, &l->up);
     MOVE(a, l->down_bias, l->up.n_rows);
     MOVE(a, l->up_bias, l->up.n_cols);
+    MOVE(a, l->rank_scale, l->up.n_rows);
     MOVE(a, l->scale_vec, l->up.n_cols);
 }
 
@@ -419,12 +445,14 @@ int delta__finish(struct delta_builder *b, struct delta **out)
         return rc;
     move_all(b, &a, &d);
     d.n_bytes = a.at;
+    a.rows = a.n_rows_bytes ? delta__scratch(b, a.n_rows_bytes, 1) : NULL;
+    if (a.n_rows_bytes && !a.rows)
+        return CORE_E_NOMEM;
     if (!a.is_full)
         a.base = core_malloc_large(a.at);
     if (!a.base)
         return core_err_nomem(b->err, "adapter");
-    a.at = 0;
-    memset(a.has_shared, 0, sizeof(a.has_shared));
+    a.at = a.n_moved = 0;
     move_all(b, &a, &d);
     hand_over(b, &d);
     memcpy(a.base, &d, sizeof(d));

@@ -362,14 +362,17 @@ const struct tensor *delta__computed(struct delta_builder *b, const struct tenso
 void delta__share(struct delta_builder *b, const struct tensor *t)
 {
     if (b->n_shared < DELTA__SHARED_MAX)
-        b->shared[b->n_shared++] = t->data;
+        b->shared[b->n_shared++] = t;
 }
 
 bool delta__is_shared(const struct delta_builder *b, const struct delta_mat *m)
 {
-    for (unsigned i = 0; i < b->n_shared; i++)
-        if (b->shared[i] == m->data)
+    for (unsigned i = 0; i < b->n_shared; i++) {
+        const unsigned char *from = b->shared[i]->data, *at = m->data;
+
+        if (at >= from && at < from + b->shared[i]->n_bytes)
             return true;
+    }
     return false;
 }
 

@@ -155,9 +155,9 @@ struct delta_builder {
     char made_for[sizeof(((struct delta *)0)->made_for)];
     uint32_t position_shift;
     bool ignores_token_types;
-    size_t dense_bytes;                    /* of all DENSE so far, packed */
-    double n_steps;                        /* delta__spend_steps() so far */
-    const void *shared[DELTA__SHARED_MAX]; /* delta__share() */
+    size_t dense_bytes;                             /* of all DENSE so far, packed */
+    double n_steps;                                 /* delta__spend_steps() so far */
+    const struct tensor *shared[DELTA__SHARED_MAX]; /* delta__share() */
     unsigned n_shared;
     bool has_own_lm_head; /* an lm_head.weight is a matrix of its own, also where the base
                            * ties it to the token embedding */
@@ -228,7 +228,8 @@ int delta__unturn(struct delta_builder *b, struct delta_mat *m);
 const struct tensor *delta__computed(struct delta_builder *b, const struct tensor *t, size_t n_rows,
                                      size_t n_cols, float **data);
 
-/* The finished delta holds this matrix once, however many operations have it. */
+/* The finished delta holds this matrix once, or each part of it that operations have in one form,
+ * however many of them. */
 void delta__share(struct delta_builder *b, const struct tensor *t);
 bool delta__is_shared(const struct delta_builder *b, const struct delta_mat *m);
 
@@ -278,6 +279,7 @@ struct delta__lowrank {
     const struct tensor *down, *up;           /* [rank, n_in], [n_out, rank], at an embedding too */
     const struct tensor *down_bias, *up_bias; /* or NULL */
     const struct tensor *scale_vec;           /* [n_out] or NULL */
+    const float *rank_scale;                  /* [rank], builder's memory, or NULL; at a linear */
     float scale;
     enum kern_act act;
     const struct delta_bottleneck *join;  /* builder's memory; NULL at a linear */

@@ -25,17 +25,11 @@ static int round_factor(struct delta_builder *b, struct delta_mat *m)
     return 0;
 }
 
-/* A shared matrix is read once for all its sites and stays. */
+/* Rows that are shared stay as they are: each operation would have its own else. */
 static int lay_out(struct delta_builder *b, struct delta_mat *m, enum gemm_factor_form form)
 {
-    if (delta__is_shared(b, m))
-        return 0;
-    if (form == GEMM_FACTOR_ROWS)
-        return round_factor(b, m);
-    if (delta__unturn(b, m) < 0)
-        return CORE_E_NOMEM;
     m->form = form; /* the arena's copy packs them */
-    return 0;
+    return form != GEMM_FACTOR_ROWS || delta__is_shared(b, m) ? 0 : round_factor(b, m);
 }
 
 /* A matrix [d, d] of a fusion, which multiplies rows as `up` does: its inputs are the ranks. */

@@ -100,7 +100,10 @@ static int read_lowrank(struct delta_builder *b, const struct delta__place *p,
 {
     int rc;
 
-    *a = (struct delta_lowrank){.scale = in->scale, .act = in->act, .is_invoked = in->is_invoked};
+    *a = (struct delta_lowrank){.scale = in->scale,
+                                .act = in->act,
+                                .rank_scale = in->rank_scale,
+                                .is_invoked = in->is_invoked};
     rc = is_embed(p) ? delta__matrix_transposed(b, in->down, p->n_in, rank, &a->down)
                      : delta__matrix(b, in->down, rank, p->n_in, &a->down);
     if (rc == 0)
@@ -212,6 +215,10 @@ int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
     if (in->is_invoked && site_kind_class(site_kind_of(p->site)) != SITE_CLASS_LINEAR)
         return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, p->t->name,
                                   "tensor %s: the library activates only linears", p->t->name);
+    if (in->rank_scale && site_kind_class(site_kind_of(p->site)) != SITE_CLASS_LINEAR)
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, p->t->name,
+                                  "tensor %s: the library has such vectors at linears only",
+                                  p->t->name);
     rc = delta__check_rank(b, p, in->down, rank);
     if (rc == 0)
         rc = read_lowrank(b, p, in, rank, &all);

@@ -88,8 +88,9 @@ static void lowrank_detail(const struct delta__op *op, char *out, size_t n)
                  act_text(a->act), (double)a->scale, a->scale_vec ? " x vector" : "", comma, type,
                  gate);
     else
-        snprintf(out, n, "rank %u, scale %g%s%s%s%s", a->up.n_rows, (double)a->scale, comma, type,
-                 gate, a->is_invoked ? ", from its invocation on" : "");
+        snprintf(out, n, "rank %u, scale %g%s%s%s%s%s", a->up.n_rows, (double)a->scale,
+                 a->rank_scale ? " x vectors" : "", comma, type, gate,
+                 a->is_invoked ? ", from its invocation on" : "");
 }
 
 static void op_detail(const struct delta__op *op, size_t n_values, char *out, size_t n)
@@ -160,10 +161,10 @@ static size_t reft_bytes(const struct delta_reft *r)
 static size_t lowrank_bytes(const struct delta_builder *b, const struct delta_lowrank *a)
 {
     const size_t n = (a->down_bias ? a->up.n_rows : 0) + (a->up_bias ? a->up.n_cols : 0) +
-                     (a->scale_vec ? a->up.n_cols : 0);
+                     (a->rank_scale ? a->up.n_rows : 0) + (a->scale_vec ? a->up.n_cols : 0);
 
     return (delta__is_shared(b, &a->down) ? 0 : delta_mat_bytes(&a->down)) +
-           delta_mat_bytes(&a->up) + n * sizeof(float);
+           (delta__is_shared(b, &a->up) ? 0 : delta_mat_bytes(&a->up)) + n * sizeof(float);
 }
 
 /* Of an operation's own data. */

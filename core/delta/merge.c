@@ -215,10 +215,15 @@ static void add_lowrank(const struct kern_table *k, const struct delta_lowrank *
     float column[ROWS];
 
     for (size_t j = 0; j < up.n_rows; j++) {
+        const double scale = (double)a->scale * (a->rank_scale ? (double)a->rank_scale[j] : 1.0);
+
         gemm_factor_row(k, &up, j, r->first, r->n, column);
         gemm_factor_row(k, &down, j, 0, n_in, r->row);
-        for (size_t i = 0; i < r->n; i++)
-            add_row(n_in, (double)a->scale * (double)column[i], r->row, r->sum + i * n_in);
+        for (size_t i = 0; i < r->n; i++) {
+            const double vec = a->scale_vec ? (double)a->scale_vec[r->first + i] : 1.0;
+
+            add_row(n_in, scale * vec * (double)column[i], r->row, r->sum + i * n_in);
+        }
     }
 }
 

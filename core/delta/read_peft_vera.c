@@ -4,7 +4,7 @@
  *
  *   y += lambda_b (*) B (lambda_d (*) A x)
  *
- * The vectors are multiplied into B; A is held once for all modules of a width.
+ * A and B are held once for all modules of a width.
  * PVeRA's A and lambda_d have 2 r rows, of which inference takes the first half, the means.
  * Without save_projection the pair is a seed: A, then B, are drawn by Kaiming's uniform rule as
  * wide as the widest of the modules. */
@@ -19,8 +19,9 @@ struct vera {
     const char *name; /* "vera" */
     const struct tensor *a, *b;
     const float *A, *B;
-    size_t rank, n_d;          /* n_d: values of lambda_d */
-    const struct tensor **cut; /* [DELTA__SHARED_MAX]: A's leading columns, by width */
+    const struct tensor *whole; /* B as f32 */
+    size_t rank, n_d;           /* n_d: values of lambda_d */
+    const struct tensor **cut;  /* [DELTA__SHARED_MAX]: A's leading columns, by width */
 };
 
 /* A for a module of n_in inputs: the first of its width cuts it out. */
@@ -45,28 +46,26 @@ static const struct tensor *cut_out(struct delta_builder *b, const struct vera *
 static int read_module(struct delta_builder *b, const struct delta__module *m, const void *arg)
 {
     const struct vera *v = arg;
-    struct delta__lowrank in = {.scale = 1.0f};
-    const float *lambda_b, *lambda_d;
-    float *up;
+    struct delta__lowrank in = {.scale = 1.0f, .scale_vec = m->p.t};
+    struct tensor *up = delta__scratch(b, 1, sizeof(*up));
     char name[32];
     int rc;
 
-    snprintf(name, sizeof(name), ".%s_lambda_b", v->name);
-    rc = delta__values(b, m, name, (size_t[]){m->p.n_out}, 1, &lambda_b);
+    if (!up)
+        return CORE_E_NOMEM;
     snprintf(name, sizeof(name), ".%s_lambda_d", v->name);
-    if (rc == 0)
-        rc = delta__values(b, m, name, (size_t[]){v->n_d}, 1, &lambda_d);
+    rc = delta__values(b, m, name, (size_t[]){v->n_d}, 1, &in.rank_scale);
     if (rc == 0 && (v->a->dim[1] < m->p.n_in || v->b->dim[0] < m->p.n_out))
         rc = delta__misfit(b, v->a, "a shared pair at least as wide as each module");
     if (rc < 0)
         return rc;
     in.down = cut_out(b, v, m->p.n_in);
-    in.up = delta__computed(b, m->p.t, m->p.n_out, v->rank, &up);
-    if (!in.down || !in.up)
+    if (!in.down)
         return CORE_E_NOMEM;
-    for (size_t o = 0; o < m->p.n_out; o++)
-        for (size_t k = 0; k < v->rank; k++)
-            up[o * v->rank + k] = lambda_b[o] * v->B[o * v->rank + k] * lambda_d[k];
+    *up = *v->whole;
+    up->dim[0] = m->p.n_out; /* B's leading rows */
+    up->n_bytes = m->p.n_out * v->rank * sizeof(*v->B);
+    in.up = up;
     return delta__add_lowrank(b, &m->p, &in);
 }
 
@@ -139,6 +138,10 @@ static int read_all(struct delta_builder *b, const json_t *config, struct vera *
     v->cut = cut;
     v->rank = v->b->dim[1];
     v->n_d = v->rank * n_halves;
+    v->whole = delta__made(b, v->b->name, v->B, v->b->dim[0], v->rank);
+    if (!v->whole)
+        return CORE_E_NOMEM;
+    delta__share(b, v->whole);
     rc = delta__expect(b, v->a, 2, v->n_d, v->a->dim[1]);
     snprintf(suffix, sizeof(suffix), ".%s_lambda_b", v->name);
     return rc < 0 ? rc : delta__each_module(b, suffix, read_module, v);

@@ -131,7 +131,8 @@ void fwd__plans_begin(struct fwd *f)
 
 static bool is_plain_lowrank(const struct delta_lowrank *a)
 {
-    return !a->down_bias && !a->up_bias && a->act == KERN_ACT_NONE && !a->gate.w && !a->is_invoked;
+    return !a->down_bias && !a->up_bias && a->act == KERN_ACT_NONE && !a->rank_scale &&
+           !a->scale_vec && !a->gate.w && !a->is_invoked;
 }
 
 /* Lists the down products of one linear for one segment. */

@@ -193,7 +193,7 @@ static void scale_values(const struct fwd *f, size_t n, float by, float *t)
         f->k->scale(n, by, t);
 }
 
-/* What follows x down: t [n, rank] += down_bias, then act and scale. */
+/* What follows x down: t [n, rank] += down_bias, then act, rank_scale and scale. */
 static void finish_down(const struct fwd *f, const struct delta_lowrank *a, size_t n, float *t)
 {
     const size_t rank = a->down.n_rows;
@@ -203,6 +203,8 @@ static void finish_down(const struct fwd *f, const struct delta_lowrank *a, size
             f->k->add(rank, a->down_bias, t + i * rank);
     if (a->act != KERN_ACT_NONE)
         f->k->act(a->act, n * rank, t, t);
+    for (size_t i = 0; a->rank_scale && i < n; i++)
+        f->k->mul(rank, a->rank_scale, t + i * rank);
     scale_values(f, n * rank, a->scale, t);
 }
 
@@ -372,20 +374,19 @@ static void add_vector(const struct fwd *f, const float *vec, const struct tile 
         f->k->add(t->c1 - t->c0, vec + t->c0, y + r * ldy + t->c0);
 }
 
-/* y += t up for the tile's rows and outputs. */
-static void up_product(const struct group *g, const struct gemm_factor *up, const struct tile *t,
-                       const float *tt, float *y, size_t ldy)
+/* y += t up for the tile's rows and outputs; t and y begin with the tile's first. */
+static void up_product(const struct group *g, const struct gemm_factor *up, const struct tile *tile,
+                       const float *t, float *y, size_t ldy)
 {
-    const size_t rank = up->n_rows, n = t->r1 - t->r0, n_cols = t->c1 - t->c0;
+    const size_t rank = up->n_rows, n = tile->r1 - tile->r0, n_cols = tile->c1 - tile->c0;
     const char *u = up->data;
 
-    y += t->r0 * ldy;
     if (up->form != GEMM_FACTOR_ROWS) {
-        gemm_up(g->f->k, up, n, tt, t->c0, t->c1, y, ldy);
+        gemm_up(g->f->k, up, n, t, tile->c0, tile->c1, y, ldy);
         return;
     }
-    u += t->c0 * tensor_type_block_bytes(up->type);
-    g->f->k->outer(n, n_cols, rank, tt, rank, up->type, u, up->n_cols, y + t->c0, ldy);
+    u += tile->c0 * tensor_type_block_bytes(up->type);
+    g->f->k->outer(n, n_cols, rank, t, rank, up->type, u, up->n_cols, y, ldy);
 }
 
 /* y += scale b_u for the rows on which it acts. */
@@ -397,6 +398,30 @@ static void up_bias(const struct group *g, const struct delta_lowrank *a, const 
             g->f->k->axpy(t->c1 - t->c0, a->scale, a->up_bias + t->c0, y + r * ldy + t->c0);
 }
 
+/* y += t up (*) vec, some rows and outputs at a time. */
+static void up_scaled(const struct group *g, const struct gemm_factor *up, const float *vec,
+                      const struct tile *tile, const float *t, float *y, size_t ldy)
+{
+    enum { ROWS = 16, COLS = 128 };
+    float part[ROWS * COLS];
+    struct tile p;
+
+    for (p.r0 = tile->r0; p.r0 < tile->r1; p.r0 = p.r1) {
+        const size_t row0 = p.r0 - tile->r0;
+
+        p.r1 = p.r0 + ROWS < tile->r1 ? p.r0 + ROWS : tile->r1;
+        for (p.c0 = tile->c0; p.c0 < tile->c1; p.c0 = p.c1) {
+            p.c1 = p.c0 + COLS < tile->c1 ? p.c0 + COLS : tile->c1;
+            memset(part, 0, (p.r1 - p.r0) * COLS * sizeof(*part));
+            up_product(g, up, &p, t + row0 * up->n_rows, part, COLS);
+            for (size_t i = 0; i < p.r1 - p.r0; i++) {
+                g->f->k->mul(p.c1 - p.c0, vec + p.c0, part + i * COLS);
+                g->f->k->add(p.c1 - p.c0, part + i * COLS, y + (row0 + i) * ldy + p.c0 - tile->c0);
+            }
+        }
+    }
+}
+
 /* y += t up + scale b_u for each LOWRANK of (linear, segment). */
 static void up_products(const struct group *g, uint32_t s, const struct tile *t, float *y,
                         size_t ldy)
@@ -406,8 +431,13 @@ static void up_products(const struct group *g, uint32_t s, const struct tile *t,
     for (uint32_t e = slot[0].first; e < slot[1].first; e++) {
         const struct fwd_product *p = &g->plan->product[e];
         const size_t at_row = (t->r0 - g->v->segment[s].row0) * p->up.n_rows;
+        const float *tt = g->f->t + p->t + at_row, *vec = p->is_plain ? NULL : p->a->scale_vec;
+        float *at = y + t->r0 * ldy + t->c0;
 
-        up_product(g, &p->up, t, g->f->t + p->t + at_row, y, ldy);
+        if (vec)
+            up_scaled(g, &p->up, vec, t, tt, at, ldy);
+        else
+            up_product(g, &p->up, t, tt, at, ldy);
         if (!p->is_plain)
             up_bias(g, p->a, t, y, ldy);
     }

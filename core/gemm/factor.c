@@ -332,7 +332,7 @@ void gemm_up(const struct kern_table *k, const struct gemm_factor *up, size_t n,
                                   .x_bf16 = (const uint16_t *)(const void *)t,
                                   .ldx = 2 * up->n_rows,
                                   .w = (const char *)up->data + col0 / KERN_PANEL * panel,
-                                  .y = y + col0,
+                                  .y = y,
                                   .ldy = ldy};
 
     assert(col0 % KERN_PANEL == 0 && up->form == GEMM_FACTOR_UP_BF16);

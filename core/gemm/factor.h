@@ -63,8 +63,8 @@ void gemm_down(const struct kern_table *k, const struct gemm_down *d, size_t n_d
                size_t n, const float *x, const void *typed_x);
 /* Each of the n rows of t [n, rank] becomes bf16 where it stands, for gemm_up(). */
 void gemm_narrow_t(const struct kern_table *k, size_t n, size_t rank, float *t);
-/* y[i, j] += t up for n rows of t, and j in [col0, col1); col0 is a multiple of the panel. y, row
- * stride ldy, begins at column 0. */
+/* y[i, j - col0] += t up for n rows of t, and j in [col0, col1); col0 is a multiple of the panel. y
+ * has row stride ldy. */
 void gemm_up(const struct kern_table *k, const struct gemm_factor *up, size_t n, const float *t,
              size_t col0, size_t col1, float *y, size_t ldy);
 

@@ -196,7 +196,7 @@ START_TEST(up_adds_the_product_of_narrowed_rows)
         for (size_t i = 0; i < N_ROWS && rank % 2; i++) /* a zero behind an odd number of values */
             ck_assert_mem_eq((uint16_t *)(void *)(t + i * rank) + rank, &(uint16_t){0}, 2);
         gemm_up(&k[l], &up, N_ROWS, t, 0, 32, &y[0][0], N_OUT + 2);
-        gemm_up(&k[l], &up, N_ROWS, t, 32, N_OUT, &y[0][0], N_OUT + 2);
+        gemm_up(&k[l], &up, N_ROWS, t, 32, N_OUT, &y[0][32], N_OUT + 2);
         for (size_t i = 0; i < N_ROWS; i++)
             for (size_t j = 0; j < N_OUT + 2; j++) {
                 double want = (double)before[i][j], mag = fabs(want);
