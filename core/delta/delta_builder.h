@@ -298,6 +298,9 @@ int delta__add_bias(struct delta_builder *b, const struct delta__place *p, const
 /* vec is [n_in] or [n_out], as `at` says; never NULL. */
 int delta__add_scale(struct delta_builder *b, const struct delta__place *p, const float *vec,
                      enum delta__scale_at at);
+/* CORE_E_ADAPTER_MISMATCH unless the base has a weight at each site of a linear module; for those
+ * who compute with it. */
+int delta__needs_weight(struct delta_builder *b, const struct delta__place *p);
 /* DENSE. _begin: a copy of the module's weight [n_out, n_in], the caller's, to be changed;
  * CORE_E_ADAPTER_UNSUPPORTED if the task's weights outgrow their budget. _end takes it back:
  * with rc 0 it becomes the weight of the module's sites; returns rc or an error of its own. */

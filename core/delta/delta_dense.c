@@ -52,6 +52,15 @@ static int spend(struct delta_builder *b, const struct delta__place *p, size_t *
     return 0;
 }
 
+int delta__needs_weight(struct delta_builder *b, const struct delta__place *p)
+{
+    for (unsigned i = 0; i < p->mod.n_parts; i++)
+        if (!model_has_weight(b->m, p->mod.site[i]))
+            return core_err_set_param(b->err, CORE_E_ADAPTER_MISMATCH, p->t->name,
+                                      "tensor %s: the base has no weight there", p->t->name);
+    return 0;
+}
+
 int delta__dense_begin(struct delta_builder *b, const struct delta__place *p, float **out)
 {
     size_t n_bytes, n_in, n_out;
@@ -60,12 +69,10 @@ int delta__dense_begin(struct delta_builder *b, const struct delta__place *p, fl
 
     if (rc == 0)
         rc = spend(b, p, &n_bytes);
+    if (rc == 0)
+        rc = delta__needs_weight(b, p);
     if (rc < 0)
         return rc;
-    for (unsigned i = 0; i < p->mod.n_parts; i++)
-        if (!model_has_weight(b->m, p->mod.site[i]))
-            return core_err_set_param(b->err, CORE_E_ADAPTER_MISMATCH, p->t->name,
-                                      "tensor %s: the base has no weight there", p->t->name);
     w = core_alloc_aligned(n_bytes);
     if (!w)
         return core_err_nomem(b->err, p->t->name);

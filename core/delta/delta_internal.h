@@ -97,6 +97,20 @@ int delta__each_weight(struct delta_builder *b, const char *suffix,
                        int (*change)(struct delta_builder *b, const struct delta__module *m,
                                      const void *arg, float *w),
                        const void *arg);
+int delta__one_weight(struct delta_builder *b, const struct delta__module *m,
+                      int (*change)(struct delta_builder *b, const struct delta__module *m,
+                                    const void *arg, float *w),
+                      const void *arg);
+/* A pair of zeros that a reader fills, where a file holds something else: a LOWRANK of a linear. */
+struct delta__pair {
+    const struct tensor *down, *up;
+    float *A, *B; /* [rank, n_in], [n_out, rank] */
+    size_t rank;
+};
+int delta__pair_make(struct delta_builder *b, const struct delta__module *m, size_t rank,
+                     struct delta__pair *p);
+int delta__pair_add(struct delta_builder *b, const struct delta__module *m,
+                    const struct delta__pair *p, float scale);
 /* Another tensor of the module; NULL, or CORE_E_ADAPTER_INVALID, if there is none. */
 const struct tensor *delta__beside(const struct delta_builder *b, const struct delta__module *m,
                                    const char *suffix);

@@ -177,16 +177,25 @@ struct change {
     const void *arg;
 };
 
-static int read_weight(struct delta_builder *b, const struct delta__module *m, const void *arg)
+int delta__one_weight(struct delta_builder *b, const struct delta__module *m,
+                      int (*change)(struct delta_builder *b, const struct delta__module *m,
+                                    const void *arg, float *w),
+                      const void *arg)
 {
-    const struct change *c = arg;
     float *w;
     int rc = delta__dense_begin(b, &m->p, &w);
 
     if (rc < 0)
         return rc;
-    rc = c->change(b, m, c->arg, w);
+    rc = change(b, m, arg, w);
     return delta__dense_end(b, &m->p, w, rc);
+}
+
+static int read_weight(struct delta_builder *b, const struct delta__module *m, const void *arg)
+{
+    const struct change *c = arg;
+
+    return delta__one_weight(b, m, c->change, c->arg);
 }
 
 int delta__each_weight(struct delta_builder *b, const char *suffix,

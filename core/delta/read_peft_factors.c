@@ -11,18 +11,13 @@
 
 #include "core/delta/delta_internal.h"
 
-/* An empty pair of that rank at a module: down [rank, n_in], up [n_out, rank]. */
-struct pair {
-    const struct tensor *down, *up;
-    float *A, *B;
-    size_t rank;
-};
-
-static int make_pair(struct delta_builder *b, const struct delta__module *m, size_t rank,
-                     struct pair *p)
+int delta__pair_make(struct delta_builder *b, const struct delta__module *m, size_t rank,
+                     struct delta__pair *p)
 {
-    const int rc = delta__check_rank(b, &m->p, m->p.t, rank);
+    int rc = delta__check_linear(b, &m->p, DELTA_LOWRANK);
 
+    if (rc == 0)
+        rc = delta__check_rank(b, &m->p, m->p.t, rank);
     if (rc < 0)
         return rc;
     p->rank = rank;
@@ -31,8 +26,8 @@ static int make_pair(struct delta_builder *b, const struct delta__module *m, siz
     return p->down && p->up ? 0 : CORE_E_NOMEM;
 }
 
-static int add_pair(struct delta_builder *b, const struct delta__module *m, const struct pair *p,
-                    float scale)
+int delta__pair_add(struct delta_builder *b, const struct delta__module *m,
+                    const struct delta__pair *p, float scale)
 {
     const struct delta__lowrank in = {.down = p->down, .up = p->up, .scale = scale};
 
@@ -54,7 +49,7 @@ static int read_delora(struct delta_builder *b, const struct delta__module *m, c
 {
     const size_t rank = m->p.t->n_dims == 2 ? m->p.t->dim[0] : 0;
     const float *A, *B, *norm, *lambda;
-    struct pair p;
+    struct delta__pair p;
     int rc = delta__expect(b, m->p.t, 2, rank, m->p.n_in);
 
     (void)arg;
@@ -67,7 +62,7 @@ static int read_delora(struct delta_builder *b, const struct delta__module *m, c
     if (rc == 0)
         rc = delta__values(b, m, ".delora_lambda", (size_t[]){1}, 1, &lambda);
     if (rc == 0)
-        rc = make_pair(b, m, rank, &p);
+        rc = delta__pair_make(b, m, rank, &p);
     if (rc < 0)
         return rc;
     memcpy(p.B, B, m->p.n_out * rank * sizeof(*B));
@@ -78,7 +73,7 @@ static int read_delora(struct delta_builder *b, const struct delta__module *m, c
         for (size_t i = 0; i < m->p.n_in; i++)
             p.A[k * m->p.n_in + i] = s * A[k * m->p.n_in + i] * norm[i];
     }
-    return add_pair(b, m, &p, 1.0f);
+    return delta__pair_add(b, m, &p, 1.0f);
 }
 
 int delta__peft_delora(struct delta_builder *b, const json_t *config)
@@ -136,7 +131,7 @@ static void orthogonalise(size_t n, size_t rank, double *a, double *v, double *q
 
 /* Q into p->B, and p->A -= right^T W. */
 static int remove_subspace(struct delta_builder *b, const struct delta__module *m,
-                           const struct deft *d, const float *P, const struct pair *p)
+                           const struct deft *d, const float *P, const struct delta__pair *p)
 {
     const size_t n = m->p.n_out, rank = p->rank;
     double *a = delta__scratch(b, 3 * n * rank, sizeof(*a));
@@ -168,24 +163,22 @@ static int read_deft(struct delta_builder *b, const struct delta__module *m, con
     const size_t rank = m->p.t->n_dims == 2 ? m->p.t->dim[1] : 0;
     const float scale = d->alpha > 0.0 ? (float)(d->alpha / (double)rank) : 1.0f;
     const float *P, *R = NULL;
-    struct pair p;
-    int rc = delta__check_linear(b, &m->p, DELTA_LOWRANK);
+    struct delta__pair p;
+    int rc;
 
-    if (rc < 0)
-        return rc;
     if (rank == 0 || rank > m->p.n_out || rank > m->p.n_in || !model_has_weight(b->m, m->p.site))
         return delta__misfit(b, m->p.t, "[outputs, rank], a rank of 1 to the module's width");
     rc = delta__values(b, m, ".deft_P", (size_t[]){m->p.n_out, rank}, 2, &P);
     if (rc == 0 && !d->only_removes)
         rc = delta__values(b, m, ".deft_R", (size_t[]){rank, m->p.n_in}, 2, &R);
     if (rc == 0)
-        rc = make_pair(b, m, rank, &p);
+        rc = delta__pair_make(b, m, rank, &p);
     if (rc < 0)
         return rc;
     for (size_t i = 0; R && i < rank * m->p.n_in; i++)
         p.A[i] = scale * R[i];
     rc = remove_subspace(b, m, d, P, &p);
-    return rc < 0 ? rc : add_pair(b, m, &p, 1.0f);
+    return rc < 0 ? rc : delta__pair_add(b, m, &p, 1.0f);
 }
 
 int delta__peft_deft(struct delta_builder *b, const json_t *config)
@@ -223,7 +216,7 @@ static int read_gralora(struct delta_builder *b, const struct delta__module *m, 
     const size_t w_in = k ? m->p.n_in / k : 0, w_out = k ? m->p.n_out / k : 0;
     const float scale = (float)(g->alpha / ((double)r + g->hybrid_r)), *A, *B;
     struct delta__lowrank in = {.down = general, .scale = scale};
-    struct pair p;
+    struct delta__pair p;
     int rc = 0;
 
     if (s == 0 || s * k != r || w_in * k != m->p.n_in || w_out * k != m->p.n_out || r > m->p.n_in ||
@@ -233,7 +226,7 @@ static int read_gralora(struct delta_builder *b, const struct delta__module *m, 
     if (rc == 0)
         rc = delta__values(b, m, ".gralora_B", (size_t[]){k, r, w_out}, 3, &B);
     if (rc == 0)
-        rc = make_pair(b, m, k * r, &p);
+        rc = delta__pair_make(b, m, k * r, &p);
     if (rc < 0)
         return rc;
     for (size_t c = 0; c < k * r; c++) { /* (n, j, its number) */
@@ -244,7 +237,7 @@ static int read_gralora(struct delta_builder *b, const struct delta__module *m, 
         for (size_t o = 0; o < w_out; o++)
             p.B[(j * w_out + o) * k * r + c] = B[(j * r + n * s + c % s) * w_out + o];
     }
-    rc = add_pair(b, m, &p, scale);
+    rc = delta__pair_add(b, m, &p, scale);
     if (rc < 0 || !general)
         return rc;
     rc = delta__beside_must(b, m, ".gralora_B_general.weight", &in.up);
@@ -273,14 +266,14 @@ static int read_miss(struct delta_builder *b, const struct delta__module *m, con
     const struct tensor *t = m->p.t;
     const size_t r = t->n_dims == 2 ? t->dim[0] : 0, n = r ? t->dim[1] : 0;
     const float *x;
-    struct pair p;
+    struct delta__pair p;
     int rc;
 
     if (n == 0 || r > m->p.n_in || (is_mini ? m->p.n_out % n != 0 : n != m->p.n_out))
         return delta__misfit(b, t, "[r, outputs]");
     rc = delta__floats(b, t, &x);
     if (rc == 0)
-        rc = make_pair(b, m, r, &p);
+        rc = delta__pair_make(b, m, r, &p);
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < m->p.n_in; i++)
@@ -288,7 +281,7 @@ static int read_miss(struct delta_builder *b, const struct delta__module *m, con
     for (size_t o = 0; o < m->p.n_out; o++)
         for (size_t k = 0; k < r; k++)
             p.B[o * r + k] = x[k * n + o % n];
-    return add_pair(b, m, &p, 1.0f);
+    return delta__pair_add(b, m, &p, 1.0f);
 }
 
 /* "bat": each block w of r x r weights becomes w + w B + B, one B for a row of blocks. */
@@ -376,7 +369,7 @@ static int read_poly(struct delta_builder *b, const struct delta__module *m, con
     const size_t w_out = n_splits ? m->p.n_out / n_splits : 0;
     const float *A, *B;
     double *mix = NULL;
-    struct pair p;
+    struct delta__pair p;
     int rc;
 
     (void)arg;
@@ -389,7 +382,7 @@ static int read_poly(struct delta_builder *b, const struct delta__module *m, con
     if (rc == 0)
         rc = read_mix(b, m, n_splits, n_skills, &mix);
     if (rc == 0)
-        rc = make_pair(b, m, r, &p);
+        rc = delta__pair_make(b, m, r, &p);
     if (rc < 0)
         return rc;
     for (size_t at = 0; at < n_splits * n_skills; at++) {
@@ -403,7 +396,7 @@ static int read_poly(struct delta_builder *b, const struct delta__module *m, con
                 p.B[(q * w_out + o) * r + k] += share * B[(at * r + k) * w_out + o];
         }
     }
-    return add_pair(b, m, &p, 1.0f / (float)r);
+    return delta__pair_add(b, m, &p, 1.0f / (float)r);
 }
 
 int delta__peft_poly(struct delta_builder *b, const json_t *config)

@@ -1,12 +1,14 @@
-/* core/delta/read_peft_kronecker.c - LoHa and LoKr (LyCORIS): products of small matrices that
- * are not of low rank. s = alpha / r; alpha may differ by module.
+/* core/delta/read_peft_kronecker.c - LoHa and LoKr (LyCORIS): products of small matrices.
+ * s = alpha / r; alpha may differ by module.
  *
  *   LOHA  W' = W + s (w1_a w1_b) (*) (w2_a w2_b)      (Hyeon-Woo et al. 2022)
+ *         is of rank r1 r2, and a LOWRANK where that has fewer values than W
  *   LOKR  W' = W + s kron(w1, w2), each whole or a product w_a w_b */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/alloc.h"
 #include "core/delta/delta_internal.h"
 
 struct scale {
@@ -109,6 +111,68 @@ static int change_loha(struct delta_builder *b, const struct delta__module *m, c
     return rc;
 }
 
+/* A matrix of the module, [n_rows, n_cols], of which one is known already. */
+static int side(struct delta_builder *b, const struct delta__module *m, const char *suffix,
+                size_t *n_rows, size_t *n_cols, const float **out)
+{
+    const struct tensor *t;
+    int rc = delta__beside_must(b, m, suffix, &t);
+
+    if (rc < 0)
+        return rc;
+    if (t->n_dims != 2 || (*n_rows && t->dim[0] != *n_rows) || (*n_cols && t->dim[1] != *n_cols))
+        return delta__misfit(b, t, "[outputs, rank] or [rank, inputs]");
+    *n_rows = t->dim[0];
+    *n_cols = t->dim[1];
+    return delta__floats(b, t, out);
+}
+
+/* Ranks of the two products, and their factors: left [n_out, r], right [r, n_in]. */
+struct loha {
+    size_t r[2];
+    const float *left[2], *right[2];
+};
+
+static int add_loha(struct delta_builder *b, const struct delta__module *m, const struct loha *h,
+                    float s)
+{
+    const size_t rank = h->r[0] * h->r[1], n_in = m->p.n_in;
+    struct delta__pair p;
+    const int rc = delta__pair_make(b, m, rank, &p);
+
+    if (rc < 0)
+        return rc;
+    for (size_t k = 0; k < rank; k++) {
+        const size_t i = k / h->r[1], j = k % h->r[1];
+
+        for (size_t c = 0; c < n_in; c++)
+            p.A[k * n_in + c] = h->right[0][i * n_in + c] * h->right[1][j * n_in + c];
+        for (size_t o = 0; o < m->p.n_out; o++)
+            p.B[o * rank + k] = h->left[0][o * h->r[0] + i] * h->left[1][o * h->r[1] + j];
+    }
+    return delta__pair_add(b, m, &p, s);
+}
+
+static int read_loha(struct delta_builder *b, const struct delta__module *m, const void *arg)
+{
+    static const char *const name[] = {".hada_w1_a", ".hada_w1_b", ".hada_w2_a", ".hada_w2_b"};
+    size_t n_in = m->p.n_in, n_out = m->p.n_out, n;
+    struct loha h = {0};
+    float s;
+    int rc = scale_of(b, m, arg, &s);
+
+    for (int i = 0; rc == 0 && i < 2; i++) {
+        rc = side(b, m, name[2 * i], &n_out, &h.r[i], &h.left[i]);
+        if (rc == 0)
+            rc = side(b, m, name[2 * i + 1], &h.r[i], &n_in, &h.right[i]);
+    }
+    if (rc < 0)
+        return rc;
+    if (core_mul_size(h.r[0], h.r[1], &n) && n < n_in * n_out / (n_in + n_out))
+        return add_loha(b, m, &h, s);
+    return delta__one_weight(b, m, change_loha, arg);
+}
+
 static int change_lokr(struct delta_builder *b, const struct delta__module *m, const void *arg,
                        float *w)
 {
@@ -137,7 +201,7 @@ int delta__peft_loha(struct delta_builder *b, const json_t *config)
     int rc = read_scale(b, config, &s);
 
     if (rc == 0)
-        rc = delta__each_weight(b, ".hada_w1_a", change_loha, &s);
+        rc = delta__each_module(b, ".hada_w1_a", read_loha, &s);
     delta__by_module_release(&s.alpha);
     delta__by_module_release(&s.rank);
     return rc;

@@ -4,7 +4,7 @@
  *   OFT   R block-diagonal, each block the Cayley transform of a skew-symmetric Q, exact or
  *         by a Neumann series (Qiu et al. 2023; PEFT's oft/layer.py)
  *   BOFT  one butterfly factor: a block-diagonal R, then the outputs scaled (Liu et al. 2024)
- *   HRA   a chain of Householder reflections (Yuan et al. 2024) */
+ *   HRA   a chain of Householder reflections, which is of low rank (Yuan et al. 2024) */
 #include <math.h>
 #include <string.h>
 
@@ -260,38 +260,79 @@ static bool normalise(size_t n, size_t rank, bool is_orthogonal, double *u)
     return true;
 }
 
-/* w (I - 2 u u^T) for each column in turn. */
-static int change_hra(struct delta_builder *b, const struct delta__module *m, const void *arg,
-                      float *w)
+/* T of u [n, rank], so that the product of all I - 2 u_i u_i^T is I - u T u^T (the WY form of
+ * Schreiber and Van Loan 1989); t [rank, rank] is upper triangular. */
+static void chain(size_t n, size_t rank, const double *u, double *t)
+{
+    for (size_t k = 0; k < rank; k++) {
+        t[k * rank + k] = 2.0;
+        for (size_t j = 0; j < k; j++) {
+            double dot = 0.0;
+
+            for (size_t i = 0; i < n; i++)
+                dot += u[i * rank + j] * u[i * rank + k];
+            for (size_t i = 0; i <= j; i++)
+                t[i * rank + k] -= 2.0 * t[i * rank + j] * dot;
+        }
+    }
+}
+
+/* W (I - u T u^T) is W and a pair: u^T, and -W u T. wu [rank], row [n_in]. */
+static void fill_pair(struct delta_builder *b, const struct delta__module *m, const double *u,
+                      const double *t, double *wu, float *row, const struct delta__pair *p)
+{
+    const size_t n = m->p.n_in, rank = p->rank;
+
+    for (size_t k = 0; k < rank; k++)
+        for (size_t i = 0; i < n; i++)
+            p->A[k * n + i] = (float)u[i * rank + k];
+    for (size_t o = 0; o < m->p.n_out; o++) {
+        delta__base_row(b, &m->p, o, row);
+        memset(wu, 0, rank * sizeof(*wu));
+        for (size_t i = 0; i < n; i++)
+            for (size_t k = 0; k < rank; k++)
+                wu[k] += (double)row[i] * u[i * rank + k];
+        for (size_t k = 0; k < rank; k++) {
+            double sum = 0.0;
+
+            for (size_t j = 0; j <= k; j++)
+                sum += wu[j] * t[j * rank + k];
+            p->B[o * rank + k] = (float)-sum;
+        }
+    }
+}
+
+static int read_hra(struct delta_builder *b, const struct delta__module *m, const void *arg)
 {
     const struct tensor *t = m->p.t;
     const size_t n = m->p.n_in, rank = t->n_dims == 2 ? t->dim[1] : 0;
+    struct delta__pair p;
     const float *x;
     double *u;
+    float *row;
     int rc;
 
     if (rank == 0 || rank > n || t->dim[0] != n)
         return delta__misfit(b, t, "[inputs, rank], a rank of 1 to inputs");
-    rc = delta__floats(b, t, &x);
-    u = rc == 0 ? delta__scratch(b, n * rank, sizeof(*u)) : NULL;
-    if (!u)
-        return rc < 0 ? rc : CORE_E_NOMEM;
+    rc = delta__needs_weight(b, &m->p);
+    if (rc == 0)
+        rc = delta__floats(b, t, &x);
+    if (rc == 0)
+        rc = delta__pair_make(b, m, rank, &p);
+    if (rc < 0)
+        return rc;
+    u = delta__scratch(b, n * rank + rank * rank + rank, sizeof(*u));
+    row = delta__scratch(b, n, sizeof(*row));
+    if (!u || !row)
+        return CORE_E_NOMEM;
     for (size_t i = 0; i < n * rank; i++)
         u[i] = (double)x[i];
     if (!normalise(n, rank, *(const bool *)arg, u))
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, t->name,
                                   "tensor %s: a column is 0", t->name);
-    for (size_t o = 0; o < m->p.n_out; o++)
-        for (size_t i = 0; i < rank; i++) {
-            float *row = w + o * n;
-            double dot = 0.0;
-
-            for (size_t k = 0; k < n; k++)
-                dot += (double)row[k] * u[k * rank + i];
-            for (size_t k = 0; k < n; k++)
-                row[k] = (float)((double)row[k] - 2.0 * dot * u[k * rank + i]);
-        }
-    return 0;
+    chain(n, rank, u, u + n * rank);
+    fill_pair(b, m, u, u + n * rank, u + n * rank + rank * rank, row, &p);
+    return delta__pair_add(b, m, &p, 1.0f);
 }
 
 int delta__peft_hra(struct delta_builder *b, const json_t *config)
@@ -299,5 +340,5 @@ int delta__peft_hra(struct delta_builder *b, const json_t *config)
     bool is_orthogonal;
     const int rc = delta__json_bool(b, config, "apply_GS", false, &is_orthogonal);
 
-    return rc < 0 ? rc : delta__each_weight(b, ".hra_u", change_hra, &is_orthogonal);
+    return rc < 0 ? rc : delta__each_module(b, ".hra_u", read_hra, &is_orthogonal);
 }

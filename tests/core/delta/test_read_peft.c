@@ -314,13 +314,11 @@ START_TEST(trained_tokens_replace_rows_in_order_of_their_ids)
 }
 END_TEST
 
-/* W' = W + s (w1_a w1_b) (*) (w2_a w2_b) as a weight of the task's own. */
+/* W' = W + W (*) (B A) as a weight of the task's own. */
 START_TEST(a_changed_weight_is_packed_and_counted)
 {
-    const struct made t[] = {{.name = QUERY ".hada_w1_a", .d0 = 40, .d1 = 2},
-                             {.name = QUERY ".hada_w1_b", .d0 = 2, .d1 = 40},
-                             {.name = QUERY ".hada_w2_a", .d0 = 40, .d1 = 2},
-                             {.name = QUERY ".hada_w2_b", .d0 = 2, .d1 = 40},
+    const struct made t[] = {{.name = QUERY ".hira_A", .d0 = 2, .d1 = 40},
+                             {.name = QUERY ".hira_B", .d0 = 40, .d1 = 2},
                              head[0],
                              head[1],
                              {0}};
@@ -328,7 +326,7 @@ START_TEST(a_changed_weight_is_packed_and_counted)
     struct adapter a = {0};
     struct delta *d;
 
-    make(&a, "LOHA", "\"r\": 2", t);
+    make(&a, "HIRA", "", t);
     d = compile(&a);
     l = delta_linear(d, site_make(0, SITE_Q));
     ck_assert_uint_eq(gemm_n_out(l->w), 40);
@@ -336,8 +334,45 @@ START_TEST(a_changed_weight_is_packed_and_counted)
     ck_assert_uint_gt(d->n_bytes, gemm_weight_bytes(l->w));
     ck_assert_str_eq(d->line[0].detail, "own weight");
     delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
+/* W' = W + s (w1_a w1_b) (*) (w2_a w2_b): of rank r r, until that has more values than W. */
+START_TEST(a_product_of_two_low_ranks_is_of_low_rank)
+{
+    struct made t[] = {{.name = QUERY ".hada_w1_a", .d0 = 40, .d1 = 4},
+                       {.name = QUERY ".hada_w1_b", .d0 = 4, .d1 = 40, .base = 1},
+                       {.name = QUERY ".hada_w2_a", .d0 = 40, .d1 = 4, .base = 2},
+                       {.name = QUERY ".hada_w2_b", .d0 = 4, .d1 = 40, .base = 3},
+                       head[0],
+                       head[1],
+                       {0}};
+    const struct delta_lowrank *q;
+    struct adapter a = {0};
+    struct delta *d;
+
+    make(&a, "LOHA", "\"r\": 4, \"alpha\": 6", t);
+    d = compile(&a);
+    q = delta_linear(d, site_make(0, SITE_Q))->lowrank;
+    ck_assert_uint_eq(q->up.n_rows, 16);
+    ck_assert(q->scale == 1.5f);
+    ck_assert(((const float *)q->down.data)[7 * 40 + 5] ==
+              made_value(&t[1], 40 + 5) * made_value(&t[3], 3 * 40 + 5));
+    ck_assert(((const float *)q->up.data)[7 * 40 + 9] ==
+              made_value(&t[0], 9 * 4 + 1) * made_value(&t[2], 9 * 4 + 3));
+    delta_free(d);
     make(&a, "LOHA", "\"r\": 0", t);
     refused(&a, CORE_E_ADAPTER_INVALID, "the scale is not finite");
+    for (int i = 0; i < 4; i++)
+        *(i % 2 ? &t[i].d0 : &t[i].d1) = 5;
+    make(&a, "LOHA", "\"r\": 5", t);
+    d = compile(&a);
+    ck_assert_ptr_nonnull(delta_linear(d, site_make(0, SITE_Q))->w);
+    delta_free(d);
+    t[3].d0 = 4;
+    make(&a, "LOHA", "\"r\": 5", t);
+    refused(&a, CORE_E_ADAPTER_MISMATCH, "hada_w2_b");
     drop_adapter(&a);
 }
 END_TEST
@@ -405,16 +440,20 @@ START_TEST(own_weights_of_more_than_half_the_base_are_refused)
     } module[] = {{"attention.self.query", 40, 40}, {"attention.self.key", 40, 40},
                   {"attention.self.value", 40, 40}, {"attention.output.dense", 40, 40},
                   {"intermediate.dense", 40, 90},   {"output.dense", 90, 40}};
-    struct made t[3 * 6 + 3] = {head[0], head[1]};
-    char name[18][96];
+    struct made t[2 * 3 * 6 + 3] = {head[0], head[1]};
+    char name[36][96];
     struct adapter a = {0};
 
-    for (size_t i = 0; i < 18; i++) {
-        snprintf(name[i], sizeof(name[i]), "base_model.model.bert.encoder.layer.%zu.%s.hra_u",
-                 i / 6, module[i % 6].path);
-        t[i + 2] = (struct made){.name = name[i], .d0 = module[i % 6].n_in, .d1 = 1, .base = 1};
+    for (size_t i = 0; i < 36; i++) {
+        const size_t k = i / 2 % 6;
+
+        snprintf(name[i], sizeof(name[i]), "base_model.model.bert.encoder.layer.%zu.%s.hira_%c",
+                 i / 12, module[k].path, i % 2 ? 'B' : 'A');
+        t[i + 2] = (struct made){.name = name[i], .d0 = 1, .d1 = module[k].n_in, .base = 1};
+        if (i % 2)
+            t[i + 2] = (struct made){.name = name[i], .d0 = module[k].n_out, .d1 = 1, .base = 1};
     }
-    make(&a, "HRA", "", t);
+    make(&a, "HIRA", "", t);
     refused(&a, CORE_E_ADAPTER_UNSUPPORTED, "than half of the base");
     drop_adapter(&a);
 }
@@ -802,6 +841,7 @@ Suite *read_peft_suite(void)
     tcase_add_test(t, adalora_multiplies_by_its_singular_values);
     tcase_add_test(t, trained_tokens_replace_rows_in_order_of_their_ids);
     tcase_add_test(t, a_changed_weight_is_packed_and_counted);
+    tcase_add_test(t, a_product_of_two_low_ranks_is_of_low_rank);
     tcase_add_test(t, factors_larger_than_their_module_are_refused_before_they_are_multiplied);
     tcase_add_test(t, vera_holds_its_random_pair_once);
     tcase_add_test(t, own_weights_of_more_than_half_the_base_are_refused);
