@@ -9,13 +9,14 @@
  * order of the fields is the order of application (core/fwd: sites.c and its neighbours):
  *
  *   linear    struct delta_linear
- *               x' = x (*) scale_in
+ *               x' = x, its blocks turned by turn_in, then (*) scale_in
  *               y  = W x', W the base's or w, its rows replaced by rows'
  *               y += sparse x'
  *               y *= scale_pre
  *               y += b: the base's unless bias replaces it, then bias
  *               y += sum of s act(x' down + b_d) up + s b_u over lowrank
  *               y *= scale_out
+ *               y  = its pairs turned by turn_out
  *   norm      struct delta_norm: gamma, beta in place of the base's
  *   join      struct delta_join: bottlenecks beside or behind the sub-layer; without
  *             one out = norm(h + r) or h + r; then an intervention (ReFT)
@@ -50,6 +51,7 @@ struct core_err;
     X(LOWRANK, "LOWRANK")     \
     X(BIAS, "BIAS")           \
     X(SCALE, "SCALE")         \
+    X(TURN, "TURN")           \
     X(SPARSE, "SPARSE")       \
     X(DENSE, "DENSE")         \
     X(ROWSET, "ROWSET")       \
@@ -141,9 +143,23 @@ struct delta_rowset {
     uint32_t n;
 };
 
+/* A row in blocks of n = change.n_cols values, each times a matrix of its own, or one for all:
+ * x'_b = x_b + x_b change_b (OFT, Qiu et al. 2023: change is R - I; BOFT, Liu et al. 2024). */
+struct delta_blocks {
+    struct delta_mat change; /* [n_blocks n, n], block by block, or [n, n] for all */
+};
+
+/* Outputs in pairs, half a group apart (RoAd; Liao et al. 2024): y'[i] = own[i] y[i] +
+ * other[i] y[i + half] in the first half of each group, and y[i - half] in its second. */
+struct delta_pairs {
+    const float *own, *other; /* [n_out] */
+    uint32_t group;           /* even; n_out is a multiple of it */
+};
+
 struct delta_linear {
-    const float *scale_in;       /* [n_in] or NULL */
-    const struct gemm_weight *w; /* in place of the base's weight, or NULL; the delta's */
+    const struct delta_blocks *turn_in; /* or NULL */
+    const float *scale_in;              /* [n_in] or NULL */
+    const struct gemm_weight *w;        /* in place of the base's weight, or NULL; the delta's */
     const struct delta_rowset *rowset;
     const struct gemm_sparse *sparse;
     const float *scale_pre; /* [n_out] or NULL: before the bias */
@@ -151,7 +167,8 @@ struct delta_linear {
     bool keeps_bias;        /* `bias` is added to the base's, else replaces it */
     const struct delta_lowrank *lowrank;
     uint32_t n_lowrank;
-    const float *scale_out; /* [n_out] or NULL */
+    const float *scale_out;             /* [n_out] or NULL */
+    const struct delta_pairs *turn_out; /* or NULL */
 };
 
 struct delta_norm {

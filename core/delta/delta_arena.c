@@ -200,8 +200,31 @@ static void move_rowset(struct arena *a, const struct delta_rowset **s, size_t w
         *(struct delta_rowset *)*s = copy;
 }
 
+static void move_turns(struct arena *a, struct delta_linear *l, size_t n_out)
+{
+    struct delta_blocks in;
+    struct delta_pairs out;
+
+    if (l->turn_in) {
+        MOVE(a, l->turn_in, 1);
+        in = *l->turn_in;
+        move_mat(a, &in.change);
+        if (a->base)
+            *(struct delta_blocks *)l->turn_in = in;
+    }
+    if (l->turn_out) {
+        MOVE(a, l->turn_out, 1);
+        out = *l->turn_out;
+        MOVE(a, out.own, n_out);
+        MOVE(a, out.other, n_out);
+        if (a->base)
+            *(struct delta_pairs *)l->turn_out = out;
+    }
+}
+
 static void move_linear(struct arena *a, struct delta_linear *l, size_t n_in, size_t n_out)
 {
+    move_turns(a, l, n_out);
     MOVE(a, l->scale_in, n_in);
     move_rowset(a, &l->rowset, n_in);
     move_cells(a, &l->sparse, n_out);

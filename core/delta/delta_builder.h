@@ -104,6 +104,10 @@ struct delta__op {
             enum delta__scale_at at;
         } scale;
         struct {
+            struct delta_blocks in; /* of the input; `out` not used */
+            struct delta_pairs out; /* own not NULL: of the output */
+        } turn;
+        struct {
             struct delta_sparse rows;
             struct gemm_sparse cells; /* the same, of a linear */
         } sparse;
@@ -298,6 +302,14 @@ int delta__add_bias(struct delta_builder *b, const struct delta__place *p, const
 /* vec is [n_in] or [n_out], as `at` says; never NULL. */
 int delta__add_scale(struct delta_builder *b, const struct delta__place *p, const float *vec,
                      enum delta__scale_at at);
+/* TURN of the input: change [n_blocks n, n], builder's memory, n_blocks as many as n_in has, or 1
+ * for all of them. Of the output: own and other [n_out], in groups that no site of the module
+ * cuts. */
+int delta__add_blocks(struct delta_builder *b, const struct delta__place *p, const float *change,
+                      size_t n_blocks, size_t n);
+bool delta__has_groups(const struct delta_builder *b, const struct delta__place *p, size_t group);
+int delta__add_pairs(struct delta_builder *b, const struct delta__place *p, const float *own,
+                     const float *other, size_t group);
 /* CORE_E_ADAPTER_MISMATCH unless the base has a weight at each site of a linear module; for those
  * who compute with it. */
 int delta__needs_weight(struct delta_builder *b, const struct delta__place *p);

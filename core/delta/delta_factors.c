@@ -1,6 +1,6 @@
 /* core/delta/delta_factors.c - the factors of a task's low-rank products, and the matrices of its
- * fusions, as they are multiplied: beside an exact base as the file has them, beside another in the
- * form of the base's own product.
+ * fusions and turns, as they are multiplied: beside an exact base as the file has them, beside
+ * another in the form of the base's own product.
  */
 #include "core/base/alloc.h"
 #include "core/delta/delta_builder.h"
@@ -80,6 +80,8 @@ int delta__lay_out_factors(struct delta_builder *b)
 
         if (b->op[i].kind == DELTA_FUSION)
             rc = lay_out_fusion(b, &b->op[i].fusion.f);
+        if (b->op[i].kind == DELTA_TURN && !b->op[i].turn.out.own)
+            rc = round_factor(b, &b->op[i].turn.in.change);
         if (b->op[i].kind != DELTA_LOWRANK)
             continue;
         p = precision_at(b, b->op[i].site, has_own);

@@ -77,6 +77,14 @@ static int fill_linear(struct delta_builder *b, const struct delta__op *op, stru
                    : op->scale.at == DELTA__SCALE_PRE ? &l->scale_pre
                                                       : &l->scale_out,
                    op->scale.vec);
+    case DELTA_TURN:
+        if (op->turn.out.own ? l->turn_out != NULL : l->turn_in != NULL)
+            return twice(b, op);
+        if (op->turn.out.own)
+            l->turn_out = &op->turn.out;
+        else
+            l->turn_in = &op->turn.in;
+        return 0;
     case DELTA_DENSE:
         if (l->w)
             return twice(b, op);

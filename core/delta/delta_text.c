@@ -67,6 +67,9 @@ static bool is_alike(const struct delta__op *a, const struct delta__op *b)
         return a->bias.is_add == b->bias.is_add;
     case DELTA_SCALE:
         return a->scale.at == b->scale.at;
+    case DELTA_TURN:
+        return a->turn.in.change.n_cols == b->turn.in.change.n_cols &&
+               a->turn.out.group == b->turn.out.group;
     case DELTA_KV_PREFIX:
         return a->prefix.n_tokens == b->prefix.n_tokens;
     case DELTA_ROWSET:
@@ -110,6 +113,12 @@ static void op_detail(const struct delta__op *op, size_t n_values, char *out, si
         break;
     case DELTA_SCALE:
         snprintf(out, n, "%s", at[op->scale.at]);
+        break;
+    case DELTA_TURN:
+        if (op->turn.out.own)
+            snprintf(out, n, "output, pairs in groups of %u", op->turn.out.group);
+        else
+            snprintf(out, n, "input, blocks of %u", op->turn.in.change.n_cols);
         break;
     case DELTA_SPARSE:
         snprintf(out, n, "%zu values", n_values);
@@ -184,6 +193,8 @@ static size_t op_bytes(const struct delta_builder *b, const struct delta__op *op
         return n_out * sizeof(float);
     case DELTA_SCALE:
         return (op->scale.at == DELTA__SCALE_IN ? n_in : n_out) * sizeof(float);
+    case DELTA_TURN:
+        return op->turn.out.own ? 2 * n_out * sizeof(float) : delta_mat_bytes(&op->turn.in.change);
     case DELTA_SPARSE:
         n = site_kind_class(site_kind_of(op->site)) == SITE_CLASS_EMBED ? sizeof(uint32_t)
                                                                         : sizeof(uint16_t);

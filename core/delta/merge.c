@@ -38,12 +38,14 @@ const char *delta_left_because(enum delta_left left)
 
 static bool has_work(const struct delta_linear *l)
 {
-    return l->n_lowrank || l->sparse || l->scale_in || l->scale_pre || l->scale_out;
+    return l->n_lowrank || l->sparse || l->turn_in || l->scale_in || l->scale_pre || l->scale_out;
 }
 
 /* Why the linear stays as it is; NONE: it is merged, or a DENSE weight and nothing else. */
 static enum delta_left left_of(const struct model *m, site_id s, const struct delta_linear *l)
 {
+    if (l->turn_out)
+        return DELTA_LEFT_PAIRS;
     if (!has_work(l))
         return l->w ? DELTA_LEFT_NONE : DELTA_LEFT_VALUES;
     if (l->w)
@@ -183,8 +185,9 @@ static void add_row(size_t n, double a, const float *x, double *sum)
 /* Rows that are made at once, and what they are made in. */
 struct rows {
     size_t first, n;
-    double *sum; /* [n, n_in] */
-    float *row;  /* [n_in] */
+    double *sum;   /* [n, n_in] */
+    double *block; /* [n_in] */
+    float *row;    /* [n_in] */
 };
 
 /* The rows as far as scale_pre. */
@@ -227,6 +230,21 @@ static void add_lowrank(const struct kern_table *k, const struct delta_lowrank *
     }
 }
 
+/* A row of W turned as the input is: of each block w_b, w_b + w_b change_b^T. */
+static void turn_row(const struct kern_table *k, const struct delta_blocks *d, size_t n_in,
+                     const struct rows *r, double *sum)
+{
+    const struct gemm_factor change = delta_factor(&d->change);
+    const size_t n = change.n_cols;
+
+    memcpy(r->block, sum, n_in * sizeof(*sum));
+    for (size_t i = 0; i < n_in; i++) {
+        gemm_factor_row(k, &change, i % change.n_rows, 0, n, r->row);
+        for (size_t j = 0; j < n; j++)
+            sum[i] += (double)r->row[j] * r->block[i / n * n + j];
+    }
+}
+
 static void make_rows(const struct model *m, site_id s, const struct delta_linear *l, size_t n_in,
                       const struct rows *r, float *w)
 {
@@ -235,10 +253,14 @@ static void make_rows(const struct model *m, site_id s, const struct delta_linea
         add_lowrank(model_kern(m), &l->lowrank[i], n_in, r);
     for (size_t i = 0; i < r->n; i++) {
         const double out = l->scale_out ? (double)l->scale_out[r->first + i] : 1.0;
+        double *sum = r->sum + i * n_in;
 
         for (size_t k = 0; k < n_in; k++)
-            w[i * n_in + k] =
-                (float)(r->sum[i * n_in + k] * out * (l->scale_in ? (double)l->scale_in[k] : 1.0));
+            sum[k] *= out * (l->scale_in ? (double)l->scale_in[k] : 1.0);
+        if (l->turn_in)
+            turn_row(model_kern(m), l->turn_in, n_in, r, sum);
+        for (size_t k = 0; k < n_in; k++)
+            w[i * n_in + k] = (float)sum[k];
     }
 }
 
@@ -305,8 +327,9 @@ static int merge_weight(const struct model *m, site_id s, const struct delta_lin
     model_site_dims(m, s, &n_in, &n_out);
     w = core_alloc_aligned(n_out * n_in * sizeof(float));
     r.sum = core_alloc_aligned(ROWS * n_in * sizeof(*r.sum));
+    r.block = core_alloc_aligned(n_in * sizeof(*r.block));
     r.row = core_alloc_aligned(n_in * sizeof(*r.row));
-    if (!w || !r.sum || !r.row) {
+    if (!w || !r.sum || !r.block || !r.row) {
         rc = core_err_nomem(err, "merged weight");
         goto out;
     }
@@ -325,6 +348,7 @@ static int merge_weight(const struct model *m, site_id s, const struct delta_lin
 out:
     core_free(w);
     core_free(r.sum);
+    core_free(r.block);
     core_free(r.row);
     return rc;
 }

@@ -3,7 +3,7 @@
  * A linear's operations are W' = what they make of W, as far as they are linear themselves:
  *
  *   W' = scale_out [ scale_pre (W, its rows replaced by rowset's, + sparse)
- *                    + sum of s up^T down over lowrank ] scale_in
+ *                    + sum of s up^T down over lowrank ] scale_in turn_in
  *   b' = scale_out [ the bias + sum of s (b_d up + b_u) ]
  *
  * A merged delta has W' as the linear's own weight (struct delta_linear's w) and does
@@ -34,6 +34,7 @@ struct model;
     X(ACT, "LOWRANK with activation", "what stands between its matrices is not linear")            \
     X(GATE, "LOWRANK with gate", "its factor comes with each prompt")                              \
     X(INVOKED, "LOWRANK from its invocation on", "it changes some rows of a prompt only")          \
+    X(PAIRS, "TURN of the output", "it costs nothing beside the product")                          \
     X(JOIN, "LOWRANK at a join", "it changes rows where they meet the residual, not a weight")     \
     X(FUSION, "FUSION", "its weights come with each row")                                          \
     X(REFT, "REFT", "it changes some rows of a prompt only")                                       \

@@ -1,5 +1,5 @@
 /* core/delta/read_peft_orthogonal.c - methods of PEFT that turn the input of a linear by an
- * orthogonal matrix R before the base's weight: W' = W R^T where x' = x R is a row.
+ * orthogonal matrix R before the base's weight: x' = x R.
  *
  *   OFT   R block-diagonal, each block the Cayley transform of a skew-symmetric Q, exact or
  *         by a Neumann series (Qiu et al. 2023; PEFT's oft/layer.py)
@@ -76,27 +76,17 @@ static void neumann(size_t n, const double *q, unsigned n_terms, double *a, doub
     }
 }
 
-/* Columns [at, at + n) of w: each row's part v becomes v R^T. */
-static void turn(float *w, size_t n_out, size_t n_in, size_t at, size_t n, const double *R,
-                 double *row)
+/* change = R - I. */
+static void put_change(size_t n, const double *R, float *change)
 {
-    for (size_t o = 0; o < n_out; o++) {
-        float *v = w + o * n_in + at;
-
-        for (size_t i = 0; i < n; i++) {
-            row[i] = 0.0;
-            for (size_t j = 0; j < n; j++)
-                row[i] += R[i * n + j] * (double)v[j];
-        }
-        for (size_t i = 0; i < n; i++)
-            v[i] = (float)row[i];
-    }
+    for (size_t i = 0; i < n * n; i++)
+        change[i] = (float)(R[i] - (i % (n + 1) == 0));
 }
 
 /* Five matrices of n [n] each, the last two one of [n, 2 n], and a row. */
 static double *workspace(struct delta_builder *b, size_t n)
 {
-    return delta__scratch(b, 5 * n * n + n, sizeof(double));
+    return delta__scratch(b, 5 * n * n, sizeof(double));
 }
 
 /* ---- OFT ------------------------------------------------------------------------------- */
@@ -129,42 +119,40 @@ static void project(size_t n, double eps, double *q)
         q[i] *= eps / sqrt(sum);
 }
 
-static int change_oft(struct delta_builder *b, const struct delta__module *m, const void *arg,
-                      float *w)
+static int read_oft(struct delta_builder *b, const struct delta__module *m, const void *arg)
 {
     const struct oft *o = arg;
     const struct tensor *t = m->p.t;
     const size_t n_u = t->n_dims == 2 ? t->dim[1] : 0;
     const size_t n = (size_t)((1.0 + sqrt(1.0 + 8.0 * (double)n_u)) / 2.0);
-    const size_t n_blocks = n ? m->p.n_in / n : 0;
+    const size_t n_blocks = n ? m->p.n_in / n : 0, n_own = o->is_shared ? 1 : n_blocks;
+    float *change;
     const float *u;
-    double *q, *R, *power, *a, *row;
+    double *q, *R, *power, *a;
     int rc;
 
     if (n < 2 || n > BLOCK_MAX || n * (n - 1) / 2 != n_u || n_blocks * n != m->p.n_in ||
-        t->dim[0] != (o->is_shared ? 1 : n_blocks))
+        t->dim[0] != n_own)
         return delta__misfit(b, t, "[blocks, n (n - 1) / 2] with blocks of n inputs");
     rc = delta__floats(b, t, &u);
     q = rc == 0 ? workspace(b, n) : NULL;
-    if (!q)
+    change = q ? delta__scratch(b, n_own * n * n, sizeof(*change)) : NULL;
+    if (!change)
         return rc < 0 ? rc : CORE_E_NOMEM;
     R = q + n * n;
     power = R + n * n;
     a = power + n * n;
-    row = a + 2 * n * n;
-    for (size_t k = 0; k < n_blocks; k++) {
-        if (k == 0 || !o->is_shared) {
-            skew(n, u + (o->is_shared ? 0 : k) * n_u, q);
-            if (o->is_projected)
-                project(n, o->eps / sqrt((double)t->dim[0]), q);
-            if (o->is_series)
-                neumann(n, q, (unsigned)o->n_terms, a, power, R);
-            else
-                cayley(n, q, a, R);
-        }
-        turn(w, m->p.n_out, m->p.n_in, k * n, n, R, row);
+    for (size_t k = 0; k < n_own; k++) {
+        skew(n, u + k * n_u, q);
+        if (o->is_projected)
+            project(n, o->eps / sqrt((double)t->dim[0]), q);
+        if (o->is_series)
+            neumann(n, q, (unsigned)o->n_terms, a, power, R);
+        else
+            cayley(n, q, a, R);
+        put_change(n, R, change + k * n * n);
     }
-    return 0;
+    return delta__add_blocks(b, &m->p, change, n_own, n);
 }
 
 int delta__peft_oft(struct delta_builder *b, const json_t *config)
@@ -183,18 +171,18 @@ int delta__peft_oft(struct delta_builder *b, const json_t *config)
     if (rc == 0 && (o.n_terms < 1.0 || o.n_terms > 64.0))
         rc = core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "num_cayley_neumann_terms",
                                 "num_cayley_neumann_terms: expected 1 to 64");
-    return rc < 0 ? rc : delta__each_weight(b, ".oft_R.weight", change_oft, &o);
+    return rc < 0 ? rc : delta__each_module(b, ".oft_R.weight", read_oft, &o);
 }
 
 /* ---- BOFT ------------------------------------------------------------------------------ */
 
-static int change_boft(struct delta_builder *b, const struct delta__module *m, const void *arg,
-                       float *w)
+static int read_boft(struct delta_builder *b, const struct delta__module *m, const void *arg)
 {
     const struct tensor *t = m->p.t, *scale;
     const size_t n = t->n_dims == 4 ? t->dim[3] : 0, n_blocks = n ? m->p.n_in / n : 0;
     const float *r, *s;
-    double *q, *R, *a, *row;
+    float *change;
+    double *q, *R, *a;
     int rc = delta__beside_must(b, m, ".boft_s", &scale);
 
     (void)arg;
@@ -209,28 +197,27 @@ static int change_boft(struct delta_builder *b, const struct delta__module *m, c
     if (rc == 0)
         rc = delta__floats(b, scale, &s);
     q = rc == 0 ? workspace(b, n) : NULL;
-    if (!q)
+    change = q ? delta__scratch(b, n_blocks * n * n, sizeof(*change)) : NULL;
+    if (!change)
         return rc < 0 ? rc : CORE_E_NOMEM;
     R = q + n * n;
     a = R + 2 * n * n;
-    row = a + 2 * n * n;
     for (size_t k = 0; k < n_blocks; k++) {
         const float *x = r + k * n * n;
 
         for (size_t i = 0; i < n * n; i++)
             q[i] = 0.5 * ((double)x[i] - (double)x[i % n * n + i / n]);
         cayley(n, q, a, R);
-        turn(w, m->p.n_out, m->p.n_in, k * n, n, R, row);
+        put_change(n, R, change + k * n * n);
     }
-    for (size_t i = 0; i < m->p.n_out * m->p.n_in; i++)
-        w[i] *= s[i / m->p.n_in];
-    return 0;
+    rc = delta__add_blocks(b, &m->p, change, n_blocks, n);
+    return rc < 0 ? rc : delta__add_scale(b, &m->p, s, DELTA__SCALE_PRE);
 }
 
 int delta__peft_boft(struct delta_builder *b, const json_t *config)
 {
     (void)config;
-    return delta__each_weight(b, ".boft_R", change_boft, NULL);
+    return delta__each_module(b, ".boft_R", read_boft, NULL);
 }
 
 /* ---- HRA ------------------------------------------------------------------------------- */

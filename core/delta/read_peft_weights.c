@@ -3,7 +3,8 @@
  *
  *   HIRA      W' = W + W (*) (B A)                                       (Huang et al. 2025)
  *   GLORA     W' = W + W (*) A + B, b' = b + b (*) D + E + W C          (Chavan et al. 2023)
- *   ROAD      W' = R W, b' = R b: outputs turned and scaled in pairs       (Liao et al. 2024) */
+ *   ROAD      W' = R W, b' = R b: outputs turned and scaled in pairs, a TURN
+ *             unless a part of the module cuts a group of them            (Liao et al. 2024) */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -184,20 +185,29 @@ static void road_turn(const struct road *r, const float *theta, const float *alp
     }
 }
 
+static int road_values(struct delta_builder *b, const struct delta__module *m, const struct road *r,
+                       const float **theta, const float **alpha)
+{
+    const size_t n_out = m->p.n_out;
+    const size_t n = r->variant == 1 ? n_out / 2 : r->variant == 2 ? n_out : 2 * n_out;
+    int rc = delta__values(b, m, ".road_theta", (size_t[]){n}, 1, theta);
+
+    if (rc == 0)
+        rc = delta__values(b, m, ".road_alpha", (size_t[]){n}, 1, alpha);
+    if (rc == 0 && n_out % r->group != 0)
+        rc = delta__misfit(b, m->p.t, "a module whose outputs are whole groups");
+    return rc;
+}
+
 static int change_road(struct delta_builder *b, const struct delta__module *m, const void *arg,
                        float *w)
 {
     const struct road *r = arg;
     const size_t n_out = m->p.n_out, n_in = m->p.n_in;
-    const size_t n = r->variant == 1 ? n_out / 2 : r->variant == 2 ? n_out : 2 * n_out;
     const float *theta, *alpha, *base = delta__base_bias(b, &m->p);
     float *copy, *bias;
-    int rc = delta__values(b, m, ".road_theta", (size_t[]){n}, 1, &theta);
+    const int rc = road_values(b, m, r, &theta, &alpha);
 
-    if (rc == 0)
-        rc = delta__values(b, m, ".road_alpha", (size_t[]){n}, 1, &alpha);
-    if (rc == 0 && n_out % r->group != 0)
-        rc = delta__misfit(b, m->p.t, "a module whose outputs are whole groups");
     if (rc < 0)
         return rc;
     copy = delta__scratch(b, n_out * n_in, sizeof(*copy));
@@ -210,6 +220,28 @@ static int change_road(struct delta_builder *b, const struct delta__module *m, c
         return 0;
     road_turn(r, theta, alpha, n_out, 1, base, bias);
     return delta__add_bias(b, &m->p, bias, false);
+}
+
+static int read_road(struct delta_builder *b, const struct delta__module *m, const void *arg)
+{
+    const struct road *r = arg;
+    const size_t n_out = m->p.n_out;
+    const float *theta, *alpha;
+    float *own, *other;
+    int rc;
+
+    if (!delta__has_groups(b, &m->p, r->group) && n_out % r->group == 0)
+        return delta__one_weight(b, m, change_road, arg);
+    rc = road_values(b, m, r, &theta, &alpha);
+    if (rc < 0)
+        return rc;
+    own = delta__scratch(b, n_out, sizeof(*own));
+    other = delta__scratch(b, n_out, sizeof(*other));
+    if (!own || !other)
+        return CORE_E_NOMEM;
+    for (size_t o = 0; o < n_out; o++)
+        road_factors(r, theta, alpha, o, own + o, other + o);
+    return delta__add_pairs(b, &m->p, own, other, r->group);
 }
 
 int delta__peft_road(struct delta_builder *b, const json_t *config)
@@ -234,5 +266,5 @@ int delta__peft_road(struct delta_builder *b, const json_t *config)
         return core_err_set_param(b->err, CORE_E_ADAPTER_INVALID, "group_size",
                                   "group_size: expected an even number");
     r.group = (size_t)group;
-    return delta__each_weight(b, ".road_theta", change_road, &r);
+    return delta__each_module(b, ".road_theta", read_road, &r);
 }

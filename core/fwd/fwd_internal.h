@@ -111,7 +111,9 @@ struct fwd_plan {
     size_t n_products, n_sparse, n_runs;
     size_t n_chunks; /* of the down products: some rows of a segment and all its products that have
                       * this chunk */
-    bool has_scaled_input[FWD_GROUP_MAX], changes_before_bias[FWD_GROUP_MAX];
+    bool has_own_input[FWD_GROUP_MAX]; /* a task turns or scales it */
+    bool changes_before_bias[FWD_GROUP_MAX];
+    size_t whole[FWD_GROUP_MAX]; /* outputs of a tile are a multiple of it: groups of pairs */
     enum gemm_precision precision[FWD_GROUP_MAX]; /* of typed x: all weights of a linear want one */
     bool reads_pairs[FWD_GROUP_MAX];              /* a weight of the linear does */
     bool reads_packed[FWD_GROUP_MAX];             /* the same of packed x */
@@ -300,7 +302,7 @@ struct fwd {
     /* activations, [max_rows, width] f32 */
     float *h, *x, *q, *k_rows, *v_rows, *ctx, *ff1, *ff2;
     float *pooled, *pooler;   /* [max_rows, d_model]: head rows; the pooler's outputs */
-    float *xs[FWD_GROUP_MAX]; /* inputs scaled by scale_in */
+    float *xs[FWD_GROUP_MAX]; /* inputs that tasks turn or scale */
     bool has_copies;          /* in this step each worker has all rows for itself */
     float *met[2];            /* then: outputs of products, in turn; see copies.c */
     size_t copy_at[FWD_N_COPIES + 1];
@@ -542,7 +544,7 @@ void fwd__meet(struct fwd_walk *w);
 
 /* ---- copies.c ------------------------------------------------------------------- */
 
-/* Memory for FWD_FEW_ROWS rows of h, x, q, k, v, ff1, ff2 and the scaled inputs. */
+/* Memory for FWD_FEW_ROWS rows of h, x, q, k, v, ff1, ff2 and the inputs that tasks change. */
 int fwd__copies_open(struct fwd *f, const size_t width[FWD_N_COPIES], struct core_err *err);
 void fwd__copies_close(struct fwd *f);
 /* Whether the coming step has copies (engine thread). */
@@ -551,7 +553,7 @@ void fwd__copies_plan(struct fwd *f);
 void fwd__copies_begin(struct fwd_walk *w);
 /* In front of the heads: h is f->h again, with the final rows. Row-wise. */
 void fwd__copies_end(struct fwd_walk *w);
-/* Scaled input i. */
+/* Such an input, of linear i. */
 float *fwd__copy_xs(const struct fwd_walk *w, unsigned i);
 /* Where all workers' products write what becomes y, one of the walk's matrices. */
 float *fwd__met(const struct fwd_walk *w, const float *y);

@@ -174,6 +174,19 @@ static void plan_chunks(struct fwd_plan *p, uint32_t s, size_t first)
         p->n_chunks += fwd__row_chunks(p->view->segment[s].n_rows);
 }
 
+static size_t common_multiple(size_t a, size_t b)
+{
+    size_t x = a, y = b;
+
+    while (y) {
+        const size_t rest = x % y;
+
+        x = y;
+        y = rest;
+    }
+    return a / x * b;
+}
+
 static void plan_slot(struct fwd_plan *p, unsigned i, uint32_t s, const struct delta_linear *d)
 {
     struct fwd_slot *slot = fwd__slot(p, i, s);
@@ -183,20 +196,24 @@ static void plan_slot(struct fwd_plan *p, unsigned i, uint32_t s, const struct d
         return;
     slot->changes_before_bias =
         d->rowset || d->sparse || d->scale_pre || (d->bias && !d->keeps_bias);
-    slot->is_plain = !d->rowset && !d->scale_pre && !d->bias && !d->scale_out;
+    slot->is_plain = !d->rowset && !d->scale_pre && !d->bias && !d->scale_out && !d->turn_out;
     if (d->sparse) {
         p->sparse[p->n_sparse++] = *d->sparse;
         slot->sparse = (uint32_t)p->n_sparse;
     }
     p->changes_before_bias[i] |= slot->changes_before_bias;
-    p->has_scaled_input[i] |= d->scale_in != NULL;
+    p->has_own_input[i] |= d->turn_in || d->scale_in;
+    if (d->turn_out)
+        p->whole[i] = common_multiple(p->whole[i], d->turn_out->group);
     p->reads_columns[i] |= d->sparse && p->view->segment[s].n_rows >= GEMM_SPARSE_ROWS;
 }
 
-/* Outputs of one tile: a whole number of panels, and of many rows as many for each worker. */
-static size_t tile_cols(const struct fwd_plan *p, const struct gemm_weight *w)
+/* Outputs of one tile: a whole number of panels and of groups, and of many rows as many for each
+ * worker. */
+static size_t tile_cols(const struct fwd_plan *p, const struct fwd_run *r)
 {
-    const size_t panel = gemm_panel(w), n_out = gemm_n_out(w), n_active = p->n_active;
+    const size_t panel = common_multiple(gemm_panel(r->w), p->whole[r->lin]);
+    const size_t n_out = gemm_n_out(r->w), n_active = p->n_active;
     const size_t n_each = (n_out + TILE_COLS * n_active - 1) / (TILE_COLS * n_active);
     const size_t n_tiles = n_each * n_active;
 
@@ -210,7 +227,7 @@ static void close_run(struct fwd_plan *p, struct fwd_run *r)
     const uint32_t n_rows = r->row1 - r->row0;
     const size_t n_before = r == p->run ? 0 : r[-1].n_tiles;
 
-    r->cols = tile_cols(p, r->w);
+    r->cols = tile_cols(p, r);
     r->rows = (uint32_t)gemm_piece_rows(r->w, n_rows, p->n_active == 1);
     r->n_row_tiles = (n_rows + r->rows - 1) / r->rows;
     r->n_tiles = n_before + (gemm_n_out(r->w) + r->cols - 1) / r->cols * r->n_row_tiles;
@@ -250,6 +267,8 @@ static void make(const struct fwd *f, struct fwd_plan *p, const struct fwd_linea
     const uint32_t n_segments = p->view->n_segments;
     size_t t = 0;
 
+    for (unsigned i = 0; i < p->n; i++)
+        p->whole[i] = 1;
     for (uint32_t s = 0; s < n_segments; s++) {
         const size_t first = p->n_products;
 

@@ -26,8 +26,23 @@ struct group {
     struct gemm_place then; /* what the worker multiplies by behind the tile at hand, if it knows */
 };
 
-/* xs = x (*) scale_in for the rows that this worker owns; other rows are copied. */
-static void scale_input(struct fwd_walk *w, const struct group *g, unsigned i, float *xs)
+/* xs = x with its blocks turned, n rows. */
+static void turn_blocks(const struct fwd *f, const struct delta_blocks *d, size_t n, size_t n_in,
+                        const float *x, float *xs)
+{
+    const struct delta_mat *m = &d->change;
+    const size_t width = m->n_cols, block = width * width * tensor_type_block_bytes(m->type);
+    const char *change = m->data;
+
+    for (size_t at = 0; at < n_in; at += width) {
+        f->k->outer(n, width, width, x + at, n_in, m->type, change, width, xs + at, n_in);
+        change += m->n_rows > width ? block : 0;
+    }
+}
+
+/* xs = x turned and scaled as tasks do, of the rows that this worker owns; other rows are copied.
+ */
+static void change_input(struct fwd_walk *w, const struct group *g, unsigned i, float *xs)
 {
     const size_t n_in = g->site[i]->n_in;
     uint32_t r0, r1, a, b;
@@ -37,9 +52,11 @@ static void scale_input(struct fwd_walk *w, const struct group *g, unsigned i, f
     for (uint32_t s = 0; s < g->v->n_segments; s++) {
         const struct delta_linear *d = fwd__slot(g->plan, i, s)->d;
 
-        if (!d || !d->scale_in || !fwd__cut(&g->v->segment[s], r0, r1, &a, &b))
+        if (!d || !(d->turn_in || d->scale_in) || !fwd__cut(&g->v->segment[s], r0, r1, &a, &b))
             continue;
-        for (uint32_t r = a; r < b; r++)
+        if (d->turn_in)
+            turn_blocks(w->f, d->turn_in, b - a, n_in, g->x[i] + a * n_in, xs + a * n_in);
+        for (uint32_t r = a; d->scale_in && r < b; r++)
             w->f->k->mul(n_in, d->scale_in, xs + r * n_in);
     }
 }
@@ -455,6 +472,15 @@ static bool changes_before_bias(const struct group *g, const struct tile *t)
     return false;
 }
 
+/* y's pairs, of the groups of a tile, turned. */
+static void turn_pairs(const struct fwd *f, const struct delta_pairs *d, const struct tile *t,
+                       float *y, size_t ldy)
+{
+    for (uint32_t r = t->r0; d && r < t->r1; r++)
+        for (size_t c = t->c0; c < t->c1; c += d->group)
+            f->k->turn(d->group, d->own + c, d->other + c, y + r * ldy + c);
+}
+
 /* Everything after W x, and the base's bias if has_bias, for the part of one segment in a tile:
  * struct delta_linear's fields in their order. */
 static void finish(const struct group *g, uint32_t s, const struct tile *t, bool has_bias)
@@ -475,6 +501,7 @@ static void finish(const struct group *g, uint32_t s, const struct tile *t, bool
     add_vector(g->f, d->bias, t, y, site->n_out);
     up_products(g, s, t, y, site->n_out);
     scale_rows(g->f, d->scale_out, t, y, site->n_out);
+    turn_pairs(g->f, d->turn_out, t, y, site->n_out);
 }
 
 /* Asks memory for what is multiplied behind the base's product for the outputs [c0, c1) of a tile.
@@ -703,21 +730,21 @@ static void products(struct group *g, size_t n_tiles)
         run_tiles(g, at - n_chunks, at - n_chunks + 1, unknown, &run);
 }
 
-/* Scaled inputs, where a task of the step has one. Returns true if others' are needed. */
-static bool scale_inputs(struct fwd_walk *w, struct group *g)
+/* Inputs that a task of the step turns or scales. Returns true if others' are needed. */
+static bool change_inputs(struct fwd_walk *w, struct group *g)
 {
-    bool is_scaled = false;
+    bool is_changed = false;
 
     for (unsigned i = 0; i < g->n; i++) {
         float *xs = w->has_copies ? fwd__copy_xs(w, i) : w->f->xs[i];
 
-        if (!g->plan->has_scaled_input[i])
+        if (!g->plan->has_own_input[i])
             continue;
-        scale_input(w, g, i, xs);
+        change_input(w, g, i, xs);
         g->x[i] = xs;
-        is_scaled = true;
+        is_changed = true;
     }
-    return is_scaled && !w->has_copies;
+    return is_changed && !w->has_copies;
 }
 
 void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struct fwd_linear *lin,
@@ -745,7 +772,7 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
     if (!w->has_copies)
         fwd__meet(w);
     g.plan = fwd__plan_group(w, layer, lin, n);
-    is_shared = scale_inputs(w, &g);
+    is_shared = change_inputs(w, &g);
     if (g.plan->is_gating)
         gates(&g, x);
     if (is_shared || g.plan->is_gating)

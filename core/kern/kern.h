@@ -312,6 +312,10 @@ struct kern_table {
      * x[i] = x[i] cos[i] - x[i + d/2] sin[i];  x[i + d/2] = x[i + d/2] cos[i] + x[i] sin[i] */
     void (*rope)(size_t d, const float *cos, const float *sin, float *x);
 
+    /* Pairs (x[i], x[i + d/2]), i < d/2: x[i] = own[i] x[i] + other[i] x[i + d/2], and
+     * x[i + d/2] = own[i + d/2] x[i + d/2] + other[i + d/2] x[i]. */
+    void (*turn)(size_t d, const float *own, const float *other, float *x);
+
     /* Values of any float or quantised stored type to f32; as tensor_to_f32(). */
     void (*to_f32)(enum tensor_type type, size_t n, const void *src, float *dst);
 

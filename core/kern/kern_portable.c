@@ -192,6 +192,18 @@ static void rope(size_t d, const float *cos, const float *sin, float *x)
     }
 }
 
+static void turn(size_t d, const float *own, const float *other, float *x)
+{
+    const size_t half = d / 2;
+
+    for (size_t i = 0; i < half; i++) {
+        const float a = x[i], b = x[half + i];
+
+        x[i] = own[i] * a + other[i] * b;
+        x[half + i] = own[half + i] * b + other[half + i] * a;
+    }
+}
+
 void kern__to_f32_portable(enum tensor_type type, size_t n, const void *src, float *dst)
 {
     struct tensor t = {.name = "", .type = type, .n_dims = 1, .dim = {n}, .data = src};
@@ -751,6 +763,7 @@ void kern__fill_portable(struct kern_table *t)
     t->exp_sum = exp_sum;
     t->weigh = weigh;
     t->rope = rope;
+    t->turn = turn;
     t->to_f32 = kern__to_f32_portable;
     t->dots = dots;
     t->down = down;

@@ -177,6 +177,9 @@ def matrix_methods(family: Family) -> list:
         Method("miss-mini", "miss", "MissConfig", {"r": 4, "mini_r": 2, "init_weights": "mini", **pair}),
         Method("c3a", "c3a", "C3AConfig", {"block_size": 4, **pair}),
         Method("road-1", "road", "RoadConfig", {"variant": "road_1", "group_size": 4, **pair}),
+        # groups of 20 outputs of 40: one begins in front of a panel's end, at 32, and ends behind it
+        *([Method("road-wide", "road", "RoadConfig", {"variant": "road_1", "group_size": 20, **pair})]
+          if family.options.get("hidden_size") == 40 and family.tokenizer == "wordpiece" else []),
         Method("road-2", "road", "RoadConfig", {"variant": "road_2", "group_size": 4, **pair}),
         Method("road-4", "road", "RoadConfig", {"variant": "road_4", "group_size": 4, **pair}),
         Method("delora", "delora", "DeloraConfig", {"r": 5, "delora_lambda": 3, **pair}),

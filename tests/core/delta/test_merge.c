@@ -62,7 +62,9 @@ static const struct {
     {"bert", "bert-peft-lora", 6, 0, DELTA_LEFT_NONE, 0},
     {"bert", "bert-peft-ia3", 12, 0, DELTA_LEFT_NONE, 0},
     {"bert", "bert-delta-diff", 19, 0, DELTA_LEFT_VALUES, 0},
-    {"bert-cls", "bert-cls-peft-oft", 0, 6, DELTA_LEFT_NONE, 0},
+    {"bert-cls", "bert-cls-peft-oft", 6, 0, DELTA_LEFT_NONE, 0},
+    {"bert-cls", "bert-cls-peft-lokr", 0, 6, DELTA_LEFT_NONE, 0},
+    {"bert-cls", "bert-cls-peft-road-1", 0, 0, DELTA_LEFT_PAIRS, 6},
     {"bert", "bert-peft-lora-bias-all", 6, 0, DELTA_LEFT_VALUES, 20},
     {"bert", "bert-ah-union-lora-bottleneck-prefix", 6, 0, DELTA_LEFT_KV_PREFIX, 2},
     {"bert", "bert-ah-union-lora-bottleneck-prefix", 6, 0, DELTA_LEFT_JOIN, 3},
@@ -98,7 +100,9 @@ START_TEST(a_merged_weight_and_bias_are_what_all_operations_make_of_them)
     float *w = calloc(n_in, sizeof(*w)), *x = calloc(n_in, sizeof(*x));
     float *y = calloc(n_out, sizeof(*y));
     void *scratch = core_alloc_aligned(gemm_scratch_bytes());
-    double want = 0;
+    const float change[2][2] = {{0.25f, -0.5f}, {0.125f, 0.75f}};
+    struct delta_blocks turn = {.change = {.data = change, .n_rows = 2, .n_cols = 2}};
+    double want = 0, at[2];
 
     for (size_t i = 0; i < n_in; i++)
         in[i] = 1.0f + 0.01f * (float)i;
@@ -107,6 +111,7 @@ START_TEST(a_merged_weight_and_bias_are_what_all_operations_make_of_them)
         post[i] = 0.5f + 0.03f * (float)i;
         bias[i] = (float)i;
     }
+    l->turn_in = &turn; /* I is the second of its block */
     l->scale_in = in;
     l->scale_pre = pre;
     l->scale_out = post;
@@ -115,14 +120,20 @@ START_TEST(a_merged_weight_and_bias_are_what_all_operations_make_of_them)
     ck_assert_int_eq(delta_merge(&out, fixture_model, d, NULL), 0);
     to = linear_at(out, 0, SITE_Q);
     ck_assert(to->w && !to->n_lowrank && !to->scale_in && !to->scale_pre && !to->scale_out);
+    ck_assert_ptr_null(to->turn_in);
     ck_assert(to->bias && !to->keeps_bias);
 
     model_weight_row(fixture_model, site_make(0, SITE_Q), O, w);
-    want = (double)w[I] * (double)pre[O];
-    for (size_t r = 0; r < a->up.n_rows; r++)
-        want += (double)a->scale * (double)((const float *)a->up.data)[r * n_out + O] *
-                (double)((const float *)a->down.data)[r * n_in + I];
-    want *= (double)post[O] * (double)in[I];
+    for (size_t k = 0; k < 2; k++) {
+        const size_t i = I - 1 + k;
+
+        at[k] = (double)w[i] * (double)pre[O];
+        for (size_t r = 0; r < a->up.n_rows; r++)
+            at[k] += (double)a->scale * (double)((const float *)a->up.data)[r * n_out + O] *
+                     (double)((const float *)a->down.data)[r * n_in + i];
+        at[k] *= (double)post[O] * (double)in[i];
+    }
+    want = at[1] + (double)change[1][0] * at[0] + (double)change[1][1] * at[1];
     x[I] = 1.0f;
     gemm_run(to->w, &(struct gemm_args){.x = x,
                                         .ldx = n_in,

@@ -201,6 +201,41 @@ START_TEST(rope_rotates_the_halves_of_a_head)
 }
 END_TEST
 
+START_TEST(pairs_turn_each_by_factors_of_its_own)
+{
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+    const size_t half = edge_sizes[_i];
+
+    for (unsigned l = 0; l < n_levels; l++) {
+        struct rows r = rows_new(2 * half);
+        struct guarded own = guarded_samples(2 * half, 7), other = guarded_samples(2 * half, 8);
+
+        t[0].turn(2 * half, own.p, other.p, r.want);
+        t[l].turn(2 * half, own.p, other.p, r.y.p);
+        rows_check(&r, r.y.p, "turn", 2e-6f);
+        guarded_free(&own);
+        guarded_free(&other);
+        rows_free(&r);
+    }
+}
+END_TEST
+
+START_TEST(pairs_are_half_a_group_apart)
+{
+    const float own[4] = {2, 3, 5, 7}, other[4] = {11, 13, 17, 19};
+    float x[4] = {1, 2, 3, 4};
+    struct kern_table t;
+
+    kern_table_init(&t, 0);
+    t.turn(4, own, other, x);
+    ck_assert_float_eq(x[0], 2 * 1 + 11 * 3);
+    ck_assert_float_eq(x[1], 3 * 2 + 13 * 4);
+    ck_assert_float_eq(x[2], 5 * 3 + 17 * 1);
+    ck_assert_float_eq(x[3], 7 * 4 + 19 * 2);
+}
+END_TEST
+
 START_TEST(to_f32_converts_every_type_as_its_definition_says)
 {
     struct kern_table t[N_LEVELS];
@@ -276,6 +311,8 @@ Suite *kern_rows_suite(void)
     tcase_add_loop_test(tc, norms_are_right_and_may_run_in_place, 0, N_EDGE_SIZES);
     tcase_add_test(tc, layer_norm_keeps_its_digits_far_from_zero);
     tcase_add_loop_test(tc, rope_rotates_the_halves_of_a_head, 0, N_EDGE_SIZES);
+    tcase_add_loop_test(tc, pairs_turn_each_by_factors_of_its_own, 0, N_EDGE_SIZES);
+    tcase_add_test(tc, pairs_are_half_a_group_apart);
     tcase_add_loop_test(tc, to_f32_converts_every_type_as_its_definition_says, 0, N_EDGE_SIZES);
     tcase_add_test(tc, every_16_bit_pattern_converts_exactly);
     suite_add_tcase(s, tc);
