@@ -121,6 +121,23 @@ struct fwd_plan {
     bool is_gating;                    /* gates of a prompt come with this group */
 };
 
+/* A group of linears while a worker computes it. */
+struct fwd_group {
+    const struct fwd *f;
+    struct fwd_worker *me;
+    const struct fwd_rows *v;
+    const struct fwd_plan *plan;
+    unsigned layer, n;
+    const struct fwd_linear *lin;
+    float *y[FWD_GROUP_MAX];       /* outputs of each: lin[i].y, or where all meet */
+    const float *x[FWD_GROUP_MAX]; /* input of each linear, [rows, n_in] */
+    void *xt[FWD_GROUP_MAX];       /* the same as its weights want it, or NULL */
+    float *xc[FWD_GROUP_MAX];      /* the same as columns() makes it, or NULL */
+    uint32_t packed_rows;          /* of a tile of packed ones */
+    const struct model_site *site[FWD_GROUP_MAX];
+    struct gemm_place then; /* what the worker multiplies by behind the tile at hand, if it knows */
+};
+
 /* What the segment's task does at a linear of the group. */
 static inline struct fwd_slot *fwd__slot(const struct fwd_plan *p, unsigned lin, uint32_t segment)
 {
@@ -472,6 +489,14 @@ void fwd__plans_begin(struct fwd *f);
 /* The worker's plan of the group of n linears that it has come to, until the next. */
 const struct fwd_plan *fwd__plan_group(const struct fwd_walk *w, unsigned layer,
                                        const struct fwd_linear *lin, unsigned n);
+
+/* ---- inputs.c ------------------------------------------------------------------- */
+
+/* g->x of linears whose input tasks of the step turn or scale. Returns true if others' rows are
+ * needed: a meeting is to follow. Row-wise. */
+bool fwd__change_inputs(struct fwd_walk *w, struct fwd_group *g);
+/* The inputs in the forms that products want, g->xt and g->xc. Likewise. */
+bool fwd__make_inputs(struct fwd_walk *w, struct fwd_group *g);
 
 /* ---- sites.c -------------------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 /* core/fwd/sites.c - what happens at a group of linears: the base's arithmetic for all rows at
  * once, and each task's operations for its own segment. The meaning of every operation stands in
- * core/delta/delta.h; the families that call this know no method. Embeddings: embed.c; norms:
- * rows.c; joins: joins.c. */
+ * core/delta/delta.h; the families that call this know no method. What the group reads: inputs.c;
+ * embeddings: embed.c; norms: rows.c; joins: joins.c. */
 #include <assert.h>
 #include <string.h>
 
@@ -9,200 +9,6 @@
 #include "core/fwd/fwd_internal.h"
 
 /* ---- one group of linears ---------------------------------------------------- */
-
-struct group {
-    const struct fwd *f;
-    struct fwd_worker *me;
-    const struct fwd_rows *v;
-    const struct fwd_plan *plan;
-    unsigned layer, n;
-    const struct fwd_linear *lin;
-    float *y[FWD_GROUP_MAX];       /* outputs of each: lin[i].y, or where all meet */
-    const float *x[FWD_GROUP_MAX]; /* input of each linear, [rows, n_in] */
-    void *xt[FWD_GROUP_MAX];       /* the same as its weights want it, or NULL */
-    float *xc[FWD_GROUP_MAX];      /* the same as columns() makes it, or NULL */
-    uint32_t packed_rows;          /* of a tile of packed ones */
-    const struct model_site *site[FWD_GROUP_MAX];
-    struct gemm_place then; /* what the worker multiplies by behind the tile at hand, if it knows */
-};
-
-/* xs = x with its blocks turned, n rows. */
-static void turn_blocks(const struct fwd *f, const struct delta_blocks *d, size_t n, size_t n_in,
-                        const float *x, float *xs)
-{
-    const struct delta_mat *m = &d->change;
-    const size_t width = m->n_cols, block = width * width * tensor_type_block_bytes(m->type);
-    const char *change = m->data;
-
-    for (size_t at = 0; at < n_in; at += width) {
-        f->k->outer(n, width, width, x + at, n_in, m->type, change, width, xs + at, n_in);
-        change += m->n_rows > width ? block : 0;
-    }
-}
-
-/* xs = x turned and scaled as tasks do, of the rows that this worker owns; other rows are copied.
- */
-static void change_input(struct fwd_walk *w, const struct group *g, unsigned i, float *xs)
-{
-    const size_t n_in = g->site[i]->n_in;
-    uint32_t r0, r1, a, b;
-
-    fwd__mine(w, &r0, &r1);
-    memcpy(xs + r0 * n_in, g->x[i] + r0 * n_in, (r1 - r0) * n_in * sizeof(float));
-    for (uint32_t s = 0; s < g->v->n_segments; s++) {
-        const struct delta_linear *d = fwd__slot(g->plan, i, s)->d;
-
-        if (!d || !(d->turn_in || d->scale_in) || !fwd__cut(&g->v->segment[s], r0, r1, &a, &b))
-            continue;
-        if (d->turn_in)
-            turn_blocks(w->f, d->turn_in, b - a, n_in, g->x[i] + a * n_in, xs + a * n_in);
-        for (uint32_t r = a; d->scale_in && r < b; r++)
-            w->f->k->mul(n_in, d->scale_in, xs + r * n_in);
-    }
-}
-
-/* Whether one of the linears from i on, of those with the same input, reads pairs. */
-static bool reads_pairs(const struct group *g, unsigned i)
-{
-    for (unsigned j = i; j < g->n; j++)
-        if (g->x[j] == g->x[i] && g->plan->reads_pairs[j])
-            return true;
-    return false;
-}
-
-/* Of the linears before i that have the same input, typed or packed alike, the first; i if there is
- * none. */
-static unsigned same_input(const struct group *g, unsigned i)
-{
-    const enum gemm_precision *p = g->plan->precision;
-    unsigned same = 0;
-
-    while (same < i && (g->x[same] != g->x[i] || !g->xt[same] || p[same] != p[i]))
-        same++;
-    return same;
-}
-
-/* Packs the inputs of linear i from row r0 on, those that begin before r1. */
-static void pack_rows(const struct group *g, unsigned i, uint32_t r0, uint32_t r1)
-{
-    const size_t n_in = g->site[i]->n_in, row_bytes = gemm_x_bytes(g->f->k, GEMM_EXACT, n_in);
-    const uint32_t n = g->packed_rows, n_rows = g->v->n_rows;
-
-    for (uint32_t r = (r0 + n - 1) / n * n; r < r1; r += n)
-        gemm_pack_x(g->f->k, n_in, n_rows - r < n ? n_rows - r : n, g->x[i] + r * n_in, n_in,
-                    (char *)g->xt[i] + r / n * GEMM_PACKED_ROWS * row_bytes);
-}
-
-/* The same as type_inputs(), where x stays f32; up to FWD_PANEL_ROWS rows each worker packs for
- * itself. */
-static bool pack_inputs(struct fwd_walk *w, struct group *g)
-{
-    const bool is_own = fwd__has_few_rows(g->v);
-    uint32_t r0 = 0, r1 = g->v->n_rows;
-    bool is_shared = false;
-
-    if (!is_own)
-        fwd__mine(w, &r0, &r1);
-    for (unsigned i = 0; i < g->n; i++) {
-        unsigned same;
-
-        if (!g->plan->reads_packed[i] || g->plan->precision[i] != GEMM_EXACT)
-            continue;
-        same = same_input(g, i);
-        g->xt[i] = same < i ? g->xt[same] : is_own ? g->me->xt[i] : g->f->xt[i];
-        if (same == i)
-            pack_rows(g, i, r0, r1);
-        is_shared |= !is_own;
-    }
-    return is_shared;
-}
-
-/* Makes typed x for each linear that needs it, once for those with the same input. A few
- * rows each worker makes for itself; of more, each makes its own rows for all. Returns
- * true if others' rows are needed. */
-static bool type_inputs(struct fwd_walk *w, struct group *g)
-{
-    const struct fwd *f = w->f;
-    const bool is_own = g->v->n_rows <= FWD_FEW_ROWS;
-    uint32_t r0 = 0, r1 = g->v->n_rows;
-    bool is_shared = false;
-
-    if (!is_own)
-        fwd__mine(w, &r0, &r1);
-    for (unsigned i = 0; i < g->n; i++) {
-        const size_t n_in = g->site[i]->n_in;
-        const enum gemm_precision p = g->plan->precision[i];
-        const size_t row_bytes = gemm_x_bytes(f->k, p, n_in);
-        char *to = is_own ? g->me->xt[i] : f->xt[i];
-        unsigned same;
-        bool has_pairs;
-
-        if (p == GEMM_EXACT)
-            continue;
-        same = same_input(g, i);
-        g->xt[i] = same < i ? g->xt[same] : to;
-        has_pairs = reads_pairs(g, i);
-        for (uint32_t r = r0; same == i && r < r1; r++) {
-            gemm_make_x(f->k, p, n_in, g->x[i] + r * n_in, to + r * row_bytes);
-            if (has_pairs)
-                gemm_make_pairs(f->k, n_in, to + r * row_bytes);
-        }
-        is_shared |= !is_own;
-    }
-    return is_shared;
-}
-
-/* Whether a task whose sparse values at linear i read columns has one of the rows [r0, r1). */
-static bool has_turned_rows(const struct group *g, unsigned i, uint32_t r0, uint32_t r1)
-{
-    uint32_t a, b;
-
-    for (uint32_t s = 0; s < g->v->n_segments; s++) {
-        const struct fwd_segment *q = &g->v->segment[s];
-
-        if (fwd__slot(g->plan, i, s)->sparse && q->n_rows >= GEMM_SPARSE_ROWS &&
-            fwd__cut(q, r0, r1, &a, &b))
-            return true;
-    }
-    return false;
-}
-
-/* The panel of linear i's input from row r on, unless one before it with the same input has it. */
-static void turn_panel(const struct group *g, unsigned i, uint32_t r)
-{
-    const size_t n_in = g->site[i]->n_in, left = g->v->n_rows - r;
-    const uint32_t n = left < KERN_PANEL ? (uint32_t)left : KERN_PANEL;
-
-    if (!has_turned_rows(g, i, r, r + n))
-        return;
-    for (unsigned j = 0; j < i; j++)
-        if (g->xc[j] == g->xc[i] && has_turned_rows(g, j, r, r + n))
-            return;
-    g->f->k->columns(n, n_in, g->x[i] + r * n_in, n_in, g->xc[i] + r * n_in);
-}
-
-/* Columns of the inputs of which sparse values want them, panel by panel: those that begin with a
- * row of the worker's own. Returns true if others' are needed. */
-static bool turn_inputs(struct fwd_walk *w, struct group *g)
-{
-    bool is_shared = false;
-    uint32_t r0, r1;
-
-    fwd__mine(w, &r0, &r1);
-    for (unsigned i = 0; i < g->n; i++) {
-        unsigned same = 0;
-
-        if (!g->plan->reads_columns[i])
-            continue;
-        while (same < i && (g->x[same] != g->x[i] || !g->xc[same]))
-            same++;
-        g->xc[i] = same < i ? g->xc[same] : g->f->xc[i];
-        for (uint32_t r = (r0 + KERN_PANEL - 1) / KERN_PANEL * KERN_PANEL; r < r1; r += KERN_PANEL)
-            turn_panel(g, i, r);
-        is_shared = true;
-    }
-    return is_shared;
-}
 
 static void scale_values(const struct fwd *f, size_t n, float by, float *t)
 {
@@ -236,7 +42,7 @@ void fwd__down_product(const struct fwd *f, const struct delta_lowrank *a, size_
 }
 
 /* The gates of the group's LOWRANKs, claimed by sequence. */
-static void gates(const struct group *g, const float *x)
+static void gates(const struct fwd_group *g, const float *x)
 {
     size_t i;
 
@@ -261,7 +67,7 @@ struct chunk {
 };
 
 /* Chunk c; *e is the first product of the chunk before, or 0. */
-static struct chunk chunk_at(const struct group *g, size_t c, size_t *e)
+static struct chunk chunk_at(const struct fwd_group *g, size_t c, size_t *e)
 {
     const struct fwd_plan *plan = g->plan;
     const struct fwd_product *p = plan->product;
@@ -291,7 +97,7 @@ static const struct gemm_factor *factor_behind(const struct chunk *c, const stru
 }
 
 /* All that follows x down of the view's n rows from row0 on. */
-static void finish_rows(const struct group *g, const struct delta_lowrank *a, uint32_t row0,
+static void finish_rows(const struct fwd_group *g, const struct delta_lowrank *a, uint32_t row0,
                         size_t n, float *t)
 {
     finish_down(g->f, a, n, t);
@@ -302,7 +108,7 @@ static void finish_rows(const struct group *g, const struct delta_lowrank *a, ui
 }
 
 /* Whether two products of a segment read the same rows in the same way. */
-static bool reads_alike(const struct group *g, const struct fwd_product *a,
+static bool reads_alike(const struct fwd_group *g, const struct fwd_product *a,
                         const struct fwd_product *b)
 {
     return g->x[a->lin] == g->x[b->lin] && g->xt[a->lin] == g->xt[b->lin] &&
@@ -310,7 +116,7 @@ static bool reads_alike(const struct group *g, const struct fwd_product *a,
 }
 
 /* What follows x down, of n rows of a segment from `first` on. */
-static void finish_product(const struct group *g, const struct fwd_product *p, uint32_t first,
+static void finish_product(const struct fwd_group *g, const struct fwd_product *p, uint32_t first,
                            size_t n, float *t)
 {
     if (!p->is_plain)
@@ -321,7 +127,7 @@ static void finish_product(const struct group *g, const struct fwd_product *p, u
 
 /* A chunk's products, those that read alike together; memory is asked for the factors of the next.
  */
-static void run_chunk(const struct group *g, const struct chunk *c, const struct chunk *next)
+static void run_chunk(const struct fwd_group *g, const struct chunk *c, const struct chunk *next)
 {
     const uint32_t row0 = g->v->segment[c->p->segment].row0 + c->row;
 
@@ -348,7 +154,7 @@ struct tile {
 };
 
 /* y += sparse values times x. */
-static void sparse(const struct group *g, const struct fwd_segment *segment,
+static void sparse(const struct fwd_group *g, const struct fwd_segment *segment,
                    const struct gemm_sparse *d, const struct tile *t)
 {
     const size_t n_in = g->site[t->i]->n_in, n_out = g->site[t->i]->n_out;
@@ -392,8 +198,8 @@ static void add_vector(const struct fwd *f, const float *vec, const struct tile 
 }
 
 /* y += t up for the tile's rows and outputs; t and y begin with the tile's first. */
-static void up_product(const struct group *g, const struct gemm_factor *up, const struct tile *tile,
-                       const float *t, float *y, size_t ldy)
+static void up_product(const struct fwd_group *g, const struct gemm_factor *up,
+                       const struct tile *tile, const float *t, float *y, size_t ldy)
 {
     const size_t rank = up->n_rows, n = tile->r1 - tile->r0, n_cols = tile->c1 - tile->c0;
     const char *u = up->data;
@@ -407,7 +213,7 @@ static void up_product(const struct group *g, const struct gemm_factor *up, cons
 }
 
 /* y += scale b_u for the rows on which it acts. */
-static void up_bias(const struct group *g, const struct delta_lowrank *a, const struct tile *t,
+static void up_bias(const struct fwd_group *g, const struct delta_lowrank *a, const struct tile *t,
                     float *y, size_t ldy)
 {
     for (uint32_t r = t->r0; a->up_bias && r < t->r1; r++)
@@ -416,7 +222,7 @@ static void up_bias(const struct group *g, const struct delta_lowrank *a, const 
 }
 
 /* y += t up (*) vec, some rows and outputs at a time. */
-static void up_scaled(const struct group *g, const struct gemm_factor *up, const float *vec,
+static void up_scaled(const struct fwd_group *g, const struct gemm_factor *up, const float *vec,
                       const struct tile *tile, const float *t, float *y, size_t ldy)
 {
     enum { ROWS = 16, COLS = 128 };
@@ -440,7 +246,7 @@ static void up_scaled(const struct group *g, const struct gemm_factor *up, const
 }
 
 /* y += t up + scale b_u for each LOWRANK of (linear, segment). */
-static void up_products(const struct group *g, uint32_t s, const struct tile *t, float *y,
+static void up_products(const struct fwd_group *g, uint32_t s, const struct tile *t, float *y,
                         size_t ldy)
 {
     const struct fwd_slot *slot = fwd__slot(g->plan, t->i, s);
@@ -461,7 +267,7 @@ static void up_products(const struct group *g, uint32_t s, const struct tile *t,
 }
 
 /* True if a task does something between W x and the base's bias in rows of a tile. */
-static bool changes_before_bias(const struct group *g, const struct tile *t)
+static bool changes_before_bias(const struct fwd_group *g, const struct tile *t)
 {
     uint32_t a, b;
 
@@ -483,7 +289,7 @@ static void turn_pairs(const struct fwd *f, const struct delta_pairs *d, const s
 
 /* Everything after W x, and the base's bias if has_bias, for the part of one segment in a tile:
  * struct delta_linear's fields in their order. */
-static void finish(const struct group *g, uint32_t s, const struct tile *t, bool has_bias)
+static void finish(const struct fwd_group *g, uint32_t s, const struct tile *t, bool has_bias)
 {
     static const struct delta_linear nothing = {.keeps_bias = true};
     const struct model_site *site = g->site[t->i];
@@ -506,7 +312,7 @@ static void finish(const struct group *g, uint32_t s, const struct tile *t, bool
 
 /* Asks memory for what is multiplied behind the base's product for the outputs [c0, c1) of a tile.
  */
-static void ask_behind(const struct group *g, const struct tile *t, size_t c0, size_t c1)
+static void ask_behind(const struct fwd_group *g, const struct tile *t, size_t c0, size_t c1)
 {
     for (uint32_t s = 0; s < g->v->n_segments; s++) {
         const struct fwd_slot *slot = fwd__slot(g->plan, t->i, s);
@@ -521,7 +327,7 @@ static void ask_behind(const struct group *g, const struct tile *t, size_t c0, s
 /* The base's product of a tile of few rows, panel by panel: in front of each, memory is asked for
  * what tasks read of it behind the tile. Asked for all at once, much would be dropped; but a row
  * alone has one task, and all of its columns in one product. */
-static void run_asking(const struct group *g, const struct gemm_weight *w, const struct tile *t,
+static void run_asking(const struct fwd_group *g, const struct gemm_weight *w, const struct tile *t,
                        const struct gemm_args *whole)
 {
     const size_t n = whole->n_rows == 1 ? t->c1 - t->c0 : gemm_panel(w);
@@ -537,7 +343,7 @@ static void run_asking(const struct group *g, const struct gemm_weight *w, const
 }
 
 /* Whether a task has products or sparse values at a linear. */
-static bool has_more(const struct group *g, unsigned lin)
+static bool has_more(const struct fwd_group *g, unsigned lin)
 {
     for (uint32_t s = 0; s < g->v->n_segments; s++) {
         const struct fwd_slot *slot = fwd__slot(g->plan, lin, s);
@@ -549,7 +355,7 @@ static bool has_more(const struct group *g, unsigned lin)
 }
 
 /* Typed x from a row on as the weight wants it, or packed x if it begins there; else NULL. */
-static const void *typed_at(const struct group *g, const struct gemm_weight *w, unsigned i,
+static const void *typed_at(const struct fwd_group *g, const struct gemm_weight *w, unsigned i,
                             uint32_t row)
 {
     const enum gemm_precision p = gemm_precision(w);
@@ -562,8 +368,8 @@ static const void *typed_at(const struct group *g, const struct gemm_weight *w, 
 }
 
 /* W x once more, of the rows whose tasks do something in front of the base's bias. */
-static void without_bias(const struct group *g, const struct gemm_weight *w, const struct tile *t,
-                         const struct gemm_args *whole)
+static void without_bias(const struct fwd_group *g, const struct gemm_weight *w,
+                         const struct tile *t, const struct gemm_args *whole)
 {
     struct gemm_args a = *whole;
     uint32_t r0, r1;
@@ -584,7 +390,8 @@ static void without_bias(const struct group *g, const struct gemm_weight *w, con
 /* W x of a tile. Returns whether it has the base's bias, in rows whose tasks do nothing in front of
  * that; the others never have it. Where sums begin with the bias a row's do, whatever tasks stand
  * beside it, for they would be others without it. */
-static bool base_product(const struct group *g, const struct gemm_weight *w, const struct tile *t)
+static bool base_product(const struct fwd_group *g, const struct gemm_weight *w,
+                         const struct tile *t)
 {
     const struct model_site *site = g->site[t->i];
     const bool is_changed = changes_before_bias(g, t);
@@ -611,7 +418,7 @@ static bool base_product(const struct group *g, const struct gemm_weight *w, con
     return has_bias;
 }
 
-static void run_tile(const struct group *g, const struct gemm_weight *w, const struct tile *t)
+static void run_tile(const struct fwd_group *g, const struct gemm_weight *w, const struct tile *t)
 {
     const struct model_site *site = g->site[t->i];
     const struct fwd_linear *lin = &g->lin[t->i];
@@ -630,7 +437,7 @@ static void run_tile(const struct group *g, const struct gemm_weight *w, const s
 }
 
 /* The first panel of a tile; i is the run of a tile before it, or 0. */
-static struct gemm_place place_of(const struct group *g, size_t tile, size_t i)
+static struct gemm_place place_of(const struct fwd_group *g, size_t tile, size_t i)
 {
     const struct fwd_run *run = g->plan->run;
 
@@ -642,7 +449,7 @@ static struct gemm_place place_of(const struct group *g, size_t tile, size_t i)
 
 /* The tiles [at, end) of all runs', adjacent ones of few rows together, and what comes behind them;
  * *i is the run of a tile before, or 0. */
-static void run_tiles(struct group *g, size_t at, size_t end, struct gemm_place then, size_t *i)
+static void run_tiles(struct fwd_group *g, size_t at, size_t end, struct gemm_place then, size_t *i)
 {
     while (at < end) {
         const struct fwd_run *run = g->plan->run, *r;
@@ -669,7 +476,7 @@ static void run_tiles(struct group *g, size_t at, size_t end, struct gemm_place 
 
 /* The down products, in chunks of rows: the plan's n_chunks first of n claims. Returns the first
  * claim behind them. */
-static size_t run_chunks(struct group *g, size_t n)
+static size_t run_chunks(struct fwd_group *g, size_t n)
 {
     size_t product = 0, at = pool_claim(g->f->pool, n);
     struct chunk c = chunk_at(g, at, &product), next;
@@ -686,7 +493,8 @@ static size_t run_chunks(struct group *g, size_t n)
 }
 
 /* The tiles [first, end), which are the worker's own. */
-static void run_own(struct group *g, size_t first, size_t end, struct gemm_place then, size_t *run)
+static void run_own(struct fwd_group *g, size_t first, size_t end, struct gemm_place then,
+                    size_t *run)
 {
     struct fwd_own_work *own = &g->me->own_work;
     const uint64_t begin = core_now_ns();
@@ -700,7 +508,7 @@ static void run_own(struct group *g, size_t first, size_t end, struct gemm_place
  * other tiles, claimed. Which tile comes next is known before one is multiplied, so that memory
  * gives its weights meanwhile; behind the last come those of the coming group. Who has done a
  * tile's base product finds the down products done, or almost; no meeting is between. */
-static void products_of_few(struct group *g, const struct fwd_walk *w, size_t n_tiles)
+static void products_of_few(struct fwd_group *g, const struct fwd_walk *w, size_t n_tiles)
 {
     size_t first, end;
     const size_t n_first = fwd__own_tiles(w, n_tiles, &first, &end);
@@ -720,7 +528,7 @@ static void products_of_few(struct group *g, const struct fwd_walk *w, size_t n_
 }
 
 /* The same of many rows. Tiles take long there, so none is claimed before it is begun. */
-static void products(struct group *g, size_t n_tiles)
+static void products(struct fwd_group *g, size_t n_tiles)
 {
     const size_t n_chunks = g->plan->n_chunks, n = n_chunks + n_tiles;
     const struct gemm_place unknown = {0};
@@ -730,34 +538,17 @@ static void products(struct group *g, size_t n_tiles)
         run_tiles(g, at - n_chunks, at - n_chunks + 1, unknown, &run);
 }
 
-/* Inputs that a task of the step turns or scales. Returns true if others' are needed. */
-static bool change_inputs(struct fwd_walk *w, struct group *g)
-{
-    bool is_changed = false;
-
-    for (unsigned i = 0; i < g->n; i++) {
-        float *xs = w->has_copies ? fwd__copy_xs(w, i) : w->f->xs[i];
-
-        if (!g->plan->has_own_input[i])
-            continue;
-        change_input(w, g, i, xs);
-        g->x[i] = xs;
-        is_changed = true;
-    }
-    return is_changed && !w->has_copies;
-}
-
 void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struct fwd_linear *lin,
                  unsigned n)
 {
     struct fwd *f = w->f;
-    struct group g = {.f = f,
-                      .me = &f->worker[w->worker],
-                      .v = w->rows,
-                      .layer = layer,
-                      .n = n,
-                      .lin = lin,
-                      .packed_rows = (uint32_t)gemm_packed_rows(w->rows->n_rows)};
+    struct fwd_group g = {.f = f,
+                          .me = &f->worker[w->worker],
+                          .v = w->rows,
+                          .layer = layer,
+                          .n = n,
+                          .lin = lin,
+                          .packed_rows = (uint32_t)gemm_packed_rows(w->rows->n_rows)};
     const struct gemm_weight *weight[FWD_GROUP_MAX];
     size_t n_out[FWD_GROUP_MAX], n_tiles;
     bool is_shared;
@@ -772,15 +563,12 @@ void fwd_linears(struct fwd_walk *w, unsigned layer, const float *x, const struc
     if (!w->has_copies)
         fwd__meet(w);
     g.plan = fwd__plan_group(w, layer, lin, n);
-    is_shared = change_inputs(w, &g);
+    is_shared = fwd__change_inputs(w, &g);
     if (g.plan->is_gating)
         gates(&g, x);
     if (is_shared || g.plan->is_gating)
         fwd__meet(w);
-    is_shared = type_inputs(w, &g);
-    is_shared |= pack_inputs(w, &g);
-    is_shared |= turn_inputs(w, &g);
-    if (is_shared)
+    if (fwd__make_inputs(w, &g))
         fwd__meet(w);
     n_tiles = g.plan->n_runs ? g.plan->run[g.plan->n_runs - 1].n_tiles : 0;
     fwd__ahead_pass(w, fwd__has_few_rows(w->rows) ? n : 0, weight);
