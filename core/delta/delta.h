@@ -14,7 +14,7 @@
  *               y += sparse x'
  *               y *= scale_pre
  *               y += b: the base's unless bias replaces it, then bias
- *               y += sum of s act(x' down + b_d) up + s b_u over lowrank
+ *               y += sum of s act(x' down + b_d) up + s b_u over lowrank, or of s left x' down up
  *               y *= scale_out
  *               y  = its pairs turned by turn_out
  *   norm      struct delta_norm: gamma, beta in place of the base's
@@ -119,10 +119,21 @@ struct delta_lowrank {
     const float *rank_scale; /* [rank] or NULL */
     const float *scale_vec;  /* [n_out] or NULL */
     struct delta_gate gate;  /* of x */
+    /* Of a linear, without any of the above, data not NULL (LoKr; Yeh et al. 2024): x and y in
+     * blocks, as matrices [left.n_cols, n_in / left.n_cols] and [left.n_rows, up.n_cols], of which
+     * y += scale left (x down^T) up; down.data NULL: left x up. */
+    struct delta_mat left;
     float scale;
     enum kern_act act;
     bool is_invoked; /* of a linear: acts from the prompt's invocation on (delta_invoked_from()) */
 };
+
+/* What a row has between the two products: of blocks left x, and in front of it x down. */
+static inline size_t delta_lowrank_width(const struct delta_lowrank *a)
+{
+    return a->up.n_rows *
+           (a->left.data ? (size_t)a->left.n_rows + (a->down.data ? a->left.n_cols : 0) : 1);
+}
 
 /* Values at places of an embedding's table [n_in, n_out], by rows; a linear's are a struct
  * gemm_sparse. */

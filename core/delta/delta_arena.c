@@ -132,6 +132,7 @@ static void move_lowrank(struct arena *a, struct delta_lowrank *l, size_t n_in)
     MOVE(a, l->gate.w, n_in);
     move_mat(a, &l->down);
     move_mat(a, &l->up);
+    move_mat(a, &l->left);
     MOVE(a, l->down_bias, l->up.n_rows);
     MOVE(a, l->up_bias, l->up.n_cols);
     MOVE(a, l->rank_scale, l->up.n_rows);

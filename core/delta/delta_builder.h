@@ -292,6 +292,18 @@ struct delta__lowrank {
 };
 int delta__add_lowrank(struct delta_builder *b, const struct delta__place *p,
                        const struct delta__lowrank *in);
+/* The same in blocks, at a linear: left [n1, m1] and the other two are of p->t's module,
+ * [rank, n_in / m1] and [n_out / n1, rank]; down NULL: the rank is n_in / m1. */
+struct delta__kron {
+    const struct tensor *left, *down, *up;
+    float scale;
+};
+/* Whether that pays: the module's sites hold whole blocks, left is small beside the module's width,
+ * and so is what a row has between the products. */
+bool delta__has_blocks(const struct delta_builder *b, const struct delta__place *p, size_t n1,
+                       size_t m1, size_t rank);
+int delta__add_kron(struct delta_builder *b, const struct delta__place *p,
+                    const struct delta__kron *in);
 /* The tokens that call the adapter's LOWRANKs that are is_invoked, 1 to DELTA_INVOCATION_MAX of
  * them, each an id that the base or the task may have: number i is value[i]. `key` stands in
  * messages. */
@@ -318,6 +330,9 @@ int delta__needs_weight(struct delta_builder *b, const struct delta__place *p);
  * with rc 0 it becomes the weight of the module's sites; returns rc or an error of its own. */
 int delta__dense_begin(struct delta_builder *b, const struct delta__place *p, float **w);
 int delta__dense_end(struct delta_builder *b, const struct delta__place *p, float *w, int rc);
+/* Before n values of a weight that the file does not hold: CORE_E_ADAPTER_UNSUPPORTED with t beyond
+ * the task's budget. */
+int delta__spend_values(struct delta_builder *b, const struct tensor *t, size_t n);
 /* Before a decomposition of n multiplications or so: CORE_E_ADAPTER_UNSUPPORTED with t if the
  * task's grow beyond what a load may take, some ten minutes of a core. */
 int delta__spend_steps(struct delta_builder *b, const struct tensor *t, double n);

@@ -2,10 +2,10 @@
  * base's rows and packed for the product that the base's weight has.
  *
  * The one operation whose memory may have nothing to do with the size of the adapter's file:
- * then it has a budget, all of a task's weights together, as floats, at most half of the
- * base. A weight that the file holds whole costs what the file does. The same of time: what
- * decomposes weights (core/gemm/dense.h) has a budget of steps, not to keep a thread that loads,
- * of which there are four, for hours. */
+ * then it has a budget, all of a task's weights together, as packed, at most half of the
+ * base; a LOWRANK whose factors are products of the file's shares it. A weight that the file holds
+ * whole costs what the file does. The same of time: what decomposes weights (core/gemm/dense.h) has
+ * a budget of steps, not to keep a thread that loads, of which there are four, for hours. */
 #include <string.h>
 
 #include "core/base/alloc.h"
@@ -33,23 +33,30 @@ static size_t packed_bytes(enum gemm_precision p)
     return p == GEMM_BF16 || p == GEMM_BF16_WEIGHTS ? sizeof(uint16_t) : sizeof(int8_t);
 }
 
-static int spend(struct delta_builder *b, const struct delta__place *p, size_t *n_bytes)
+int delta__spend_values(struct delta_builder *b, const struct tensor *t, size_t n)
 {
-    const size_t most = model_bytes(b->m) / 2, n = p->n_in * p->n_out; /* the base has as many */
-    size_t sum = 0;
+    const size_t most = model_bytes(b->m) / 2;
+    size_t n_bytes, sum = 0;
 
-    if (!core_mul_size(n, sizeof(float), n_bytes) ||
-        !core_add_size(b->dense_bytes, n * packed_bytes(model_precision(b->m)), &sum))
-        return core_err_nomem(b->err, p->t->name);
-    if (tensor_n_values(p->t) == n)
-        return 0;
+    if (!core_mul_size(n, packed_bytes(model_precision(b->m)), &n_bytes) ||
+        !core_add_size(b->dense_bytes, n_bytes, &sum))
+        return core_err_nomem(b->err, t->name);
     if (sum > most)
-        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, p->t->name,
+        return core_err_set_param(b->err, CORE_E_ADAPTER_UNSUPPORTED, t->name,
                                   "tensor %s: the task's own weights need %zu bytes here, more "
                                   "than half of the base, %zu",
-                                  p->t->name, sum, most);
+                                  t->name, sum, most);
     b->dense_bytes = sum;
     return 0;
+}
+
+static int spend(struct delta_builder *b, const struct delta__place *p, size_t *n_bytes)
+{
+    const size_t n = p->n_in * p->n_out; /* the base has as many */
+
+    if (!core_mul_size(n, sizeof(float), n_bytes))
+        return core_err_nomem(b->err, p->t->name);
+    return tensor_n_values(p->t) == n ? 0 : delta__spend_values(b, p->t, n);
 }
 
 int delta__needs_weight(struct delta_builder *b, const struct delta__place *p)

@@ -82,7 +82,7 @@ int delta__lay_out_factors(struct delta_builder *b)
             rc = lay_out_fusion(b, &b->op[i].fusion.f);
         if (b->op[i].kind == DELTA_TURN && !b->op[i].turn.out.own)
             rc = round_factor(b, &b->op[i].turn.in.change);
-        if (b->op[i].kind != DELTA_LOWRANK)
+        if (b->op[i].kind != DELTA_LOWRANK || a->left.data)
             continue;
         p = precision_at(b, b->op[i].site, has_own);
         rc = lay_out(b, &a->down, gemm_down_form(p, a->up.n_rows));

@@ -216,7 +216,7 @@ static uint32_t rank_of(const struct delta__op *op)
 {
     switch (op->kind) {
     case DELTA_LOWRANK:
-        return op->lowrank.a.up.n_rows;
+        return (uint32_t)delta_lowrank_width(&op->lowrank.a);
     case DELTA_REFT:
         return 2 * op->reft.unit[0].source.n_rows;
     case DELTA_COUPLING:

@@ -59,6 +59,8 @@ static bool is_alike(const struct delta__op *a, const struct delta__op *b)
     case DELTA_LOWRANK:
         return a->lowrank.a.up.n_rows == b->lowrank.a.up.n_rows &&
                a->lowrank.a.down.type == b->lowrank.a.down.type &&
+               a->lowrank.a.left.n_rows == b->lowrank.a.left.n_rows &&
+               a->lowrank.a.left.n_cols == b->lowrank.a.left.n_cols &&
                a->lowrank.a.scale == b->lowrank.a.scale && a->lowrank.a.act == b->lowrank.a.act &&
                !a->lowrank.join == !b->lowrank.join &&
                !a->lowrank.a.gate.w == !b->lowrank.a.gate.w &&
@@ -90,6 +92,9 @@ static void lowrank_detail(const struct delta__op *op, char *out, size_t n)
                  op->lowrank.join->is_parallel ? "parallel" : "sequential", a->up.n_rows,
                  act_text(a->act), (double)a->scale, a->scale_vec ? " x vector" : "", comma, type,
                  gate);
+    else if (a->left.data)
+        snprintf(out, n, "blocks of %u, %u by %u, scale %g%s%s", a->up.n_rows, a->left.n_rows,
+                 a->left.n_cols, (double)a->scale, comma, type);
     else
         snprintf(out, n, "rank %u, scale %g%s%s%s%s%s", a->up.n_rows, (double)a->scale,
                  a->rank_scale ? " x vectors" : "", comma, type, gate,
@@ -173,7 +178,8 @@ static size_t lowrank_bytes(const struct delta_builder *b, const struct delta_lo
                      (a->rank_scale ? a->up.n_rows : 0) + (a->scale_vec ? a->up.n_cols : 0);
 
     return (delta__is_shared(b, &a->down) ? 0 : delta_mat_bytes(&a->down)) +
-           (delta__is_shared(b, &a->up) ? 0 : delta_mat_bytes(&a->up)) + n * sizeof(float);
+           (delta__is_shared(b, &a->up) ? 0 : delta_mat_bytes(&a->up)) + delta_mat_bytes(&a->left) +
+           n * sizeof(float);
 }
 
 /* Of an operation's own data. */

@@ -245,12 +245,41 @@ static void turn_row(const struct kern_table *k, const struct delta_blocks *d, s
     }
 }
 
+/* The same in blocks: += s left (*) (down^T up), block by block. */
+static void add_kron(const struct kern_table *k, const struct delta_lowrank *a, size_t n_in,
+                     const struct rows *r)
+{
+    const struct gemm_factor up = delta_factor(&a->up), down = delta_factor(&a->down);
+    const struct gemm_factor left = delta_factor(&a->left);
+    const size_t n2 = up.n_cols, m2 = n_in / left.n_cols;
+
+    for (size_t i = 0; i < r->n; i++) {
+        const size_t o = r->first + i;
+
+        memset(r->block, 0, m2 * sizeof(*r->block));
+        for (size_t j = 0; j < up.n_rows; j++) {
+            float u;
+
+            gemm_factor_row(k, &up, j, o % n2, 1, &u);
+            if (down.data)
+                gemm_factor_row(k, &down, j, 0, m2, r->row);
+            if (down.data)
+                add_row(m2, (double)a->scale * (double)u, r->row, r->block);
+            else
+                r->block[j] = (double)a->scale * (double)u;
+        }
+        gemm_factor_row(k, &left, o / n2, 0, left.n_cols, r->row);
+        for (size_t c = 0; c < n_in; c++)
+            r->sum[i * n_in + c] += (double)r->row[c / m2] * r->block[c % m2];
+    }
+}
+
 static void make_rows(const struct model *m, site_id s, const struct delta_linear *l, size_t n_in,
                       const struct rows *r, float *w)
 {
     base_rows(m, s, l, n_in, r);
     for (uint32_t i = 0; i < l->n_lowrank; i++)
-        add_lowrank(model_kern(m), &l->lowrank[i], n_in, r);
+        (l->lowrank[i].left.data ? add_kron : add_lowrank)(model_kern(m), &l->lowrank[i], n_in, r);
     for (size_t i = 0; i < r->n; i++) {
         const double out = l->scale_out ? (double)l->scale_out[r->first + i] : 1.0;
         double *sum = r->sum + i * n_in;

@@ -3,7 +3,8 @@
  *
  *   LOHA  W' = W + s (w1_a w1_b) (*) (w2_a w2_b)      (Hyeon-Woo et al. 2022)
  *         is of rank r1 r2, and a LOWRANK where that has fewer values than W
- *   LOKR  W' = W + s kron(w1, w2), each whole or a product w_a w_b */
+ *   LOKR  W' = W + s kron(w1, w2), each whole or a product w_a w_b: a LOWRANK in blocks, w2's
+ *         product as it is, unless a part of the module cuts a block    (Yeh et al. 2024) */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -138,8 +139,10 @@ static int add_loha(struct delta_builder *b, const struct delta__module *m, cons
 {
     const size_t rank = h->r[0] * h->r[1], n_in = m->p.n_in;
     struct delta__pair p;
-    const int rc = delta__pair_make(b, m, rank, &p);
+    int rc = delta__spend_values(b, m->p.t, rank * (n_in + m->p.n_out));
 
+    if (rc == 0)
+        rc = delta__pair_make(b, m, rank, &p);
     if (rc < 0)
         return rc;
     for (size_t k = 0; k < rank; k++) {
@@ -195,6 +198,49 @@ static int change_lokr(struct delta_builder *b, const struct delta__module *m, c
     return 0;
 }
 
+/* w2 as the two matrices of a LOWRANK in blocks: *down NULL of a whole one. */
+static int right_of(struct delta_builder *b, const struct delta__module *m, size_t n2, size_t m2,
+                    const struct tensor **down, const struct tensor **up)
+{
+    int rc = 0;
+
+    *down = NULL;
+    *up = delta__beside(b, m, ".lokr_w2");
+    if (*up)
+        return delta__expect(b, *up, 2, n2, m2);
+    rc = delta__beside_must(b, m, ".lokr_w2_a", up);
+    if (rc == 0)
+        rc = delta__beside_must(b, m, ".lokr_w2_b", down);
+    if (rc == 0 && ((*up)->n_dims != 2 || (*down)->n_dims != 2 || (*up)->dim[0] != n2 ||
+                    (*down)->dim[1] != m2 || (*up)->dim[1] != (*down)->dim[0]))
+        rc = delta__misfit(b, *down, "[rank, columns] behind [rows, rank] that fit the module");
+    return rc;
+}
+
+static int read_lokr(struct delta_builder *b, const struct delta__module *m, const void *arg)
+{
+    struct delta__kron in = {0};
+    size_t n1 = 0, m1 = 0;
+    const float *w1;
+    int rc = delta__check_linear(b, &m->p, DELTA_LOWRANK);
+
+    if (rc == 0)
+        rc = scale_of(b, m, arg, &in.scale);
+    if (rc == 0)
+        rc = factor(b, m, ".lokr_w1", &n1, &m1, &w1);
+    if (rc < 0)
+        return rc;
+    if (n1 == 0 || m1 == 0 || m->p.n_out % n1 != 0 || m->p.n_in % m1 != 0)
+        return delta__misfit(b, m->p.t, "factors whose Kronecker product has the module's size");
+    rc = right_of(b, m, m->p.n_out / n1, m->p.n_in / m1, &in.down, &in.up);
+    if (rc < 0)
+        return rc;
+    if (in.up->dim[1] == 0 || !delta__has_blocks(b, &m->p, n1, m1, in.up->dim[1]))
+        return delta__one_weight(b, m, change_lokr, arg);
+    in.left = delta__made(b, m->p.t->name, w1, n1, m1);
+    return in.left ? delta__add_kron(b, &m->p, &in) : CORE_E_NOMEM;
+}
+
 int delta__peft_loha(struct delta_builder *b, const json_t *config)
 {
     struct scale s = {.alpha.name = "alpha_pattern", .rank.name = "rank_pattern"};
@@ -213,9 +259,9 @@ int delta__peft_lokr(struct delta_builder *b, const json_t *config)
     int rc = read_scale(b, config, &s);
 
     if (rc == 0)
-        rc = delta__each_weight(b, ".lokr_w1", change_lokr, &s);
+        rc = delta__each_module(b, ".lokr_w1", read_lokr, &s);
     if (rc == 0)
-        rc = delta__each_weight(b, ".lokr_w1_a", change_lokr, &s);
+        rc = delta__each_module(b, ".lokr_w1_a", read_lokr, &s);
     delta__by_module_release(&s.alpha);
     delta__by_module_release(&s.rank);
     return rc;

@@ -61,12 +61,13 @@ struct fwd_rows {
     size_t n_items;
 };
 
-/* A down product of one LOWRANK over one segment: t [n_rows, rank]. */
+/* A down product of one LOWRANK over one segment: t [n_rows, width]. */
 struct fwd_product {
-    struct gemm_factor down, up; /* a's; what is read for every tile stands here, in one place */
+    struct gemm_factor down, up; /* a's; what is read for every tile stands here, in one place; of
+                                  * one in blocks empty */
     const struct delta_lowrank *a;
     uint32_t lin, segment;
-    size_t t; /* offset into f->t */
+    size_t t, width; /* offset into f->t, values of a row there */
     size_t
         chunk; /* its first chunk among all of the group's; others of its segment may have it too */
     float scale;

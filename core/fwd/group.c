@@ -132,7 +132,7 @@ void fwd__plans_begin(struct fwd *f)
 static bool is_plain_lowrank(const struct delta_lowrank *a)
 {
     return !a->down_bias && !a->up_bias && a->act == KERN_ACT_NONE && !a->rank_scale &&
-           !a->scale_vec && !a->gate.w && !a->is_invoked;
+           !a->scale_vec && !a->gate.w && !a->is_invoked && !a->left.data;
 }
 
 /* Lists the down products of one linear for one segment. */
@@ -143,16 +143,20 @@ static void plan_products(struct fwd_plan *p, unsigned i, uint32_t s, size_t *t)
 
     for (uint32_t k = 0; d && k < d->n_lowrank; k++) {
         const struct delta_lowrank *a = &d->lowrank[k];
+        struct fwd_product *q = &p->product[p->n_products++];
 
-        p->product[p->n_products++] = (struct fwd_product){.down = delta_factor(&a->down),
-                                                           .up = delta_factor(&a->up),
-                                                           .a = a,
-                                                           .lin = i,
-                                                           .segment = s,
-                                                           .t = *t,
-                                                           .scale = a->scale,
-                                                           .is_plain = is_plain_lowrank(a)};
-        *t += (size_t)n_rows * a->down.n_rows;
+        *q = (struct fwd_product){.a = a,
+                                  .lin = i,
+                                  .segment = s,
+                                  .t = *t,
+                                  .width = delta_lowrank_width(a),
+                                  .scale = a->scale,
+                                  .is_plain = is_plain_lowrank(a)};
+        if (!a->left.data) {
+            q->down = delta_factor(&a->down);
+            q->up = delta_factor(&a->up);
+        }
+        *t += n_rows * q->width;
         p->is_gating |= a->gate.w != NULL;
     }
 }

@@ -112,7 +112,7 @@ static bool reads_alike(const struct fwd_group *g, const struct fwd_product *a,
                         const struct fwd_product *b)
 {
     return g->x[a->lin] == g->x[b->lin] && g->xt[a->lin] == g->xt[b->lin] &&
-           a->down.form == b->down.form;
+           a->down.form == b->down.form && a->down.data && b->down.data;
 }
 
 /* What follows x down, of n rows of a segment from `first` on. */
@@ -125,6 +125,24 @@ static void finish_product(const struct fwd_group *g, const struct fwd_product *
         gemm_narrow_t(g->f->k, n, p->down.n_rows, t);
 }
 
+/* t of a LOWRANK in blocks, n rows: behind left x down each row keeps x down. */
+static void down_blocks(const struct kern_table *k, const struct delta_lowrank *a, size_t n,
+                        const float *x, float *t)
+{
+    const size_t n1 = a->left.n_rows, m1 = a->left.n_cols, rank = a->up.n_rows;
+    const size_t m2 = a->down.data ? a->down.n_cols : rank;
+
+    for (size_t i = 0; i < n; i++, x += m1 * m2, t += delta_lowrank_width(a)) {
+        const float *right = a->down.data ? t + n1 * rank : x;
+
+        if (a->down.data)
+            k->dots(m1, rank, m2, x, m2, a->down.type, a->down.data, m2, t + n1 * rank, rank);
+        memset(t, 0, n1 * rank * sizeof(*t));
+        k->outer(n1, rank, m1, a->left.data, m1, TENSOR_F32, right, rank, t, rank);
+        k->scale(n1 * rank, a->scale, t);
+    }
+}
+
 /* A chunk's products, those that read alike together; memory is asked for the factors of the next.
  */
 static void run_chunk(const struct fwd_group *g, const struct chunk *c, const struct chunk *next)
@@ -135,11 +153,17 @@ static void run_chunk(const struct fwd_group *g, const struct chunk *c, const st
         const struct fwd_product *p = c->p + at;
         struct gemm_down d[GEMM_DOWN_MAX];
 
+        if (!p->down.data) {
+            down_blocks(g->f->k, p->a, c->n, g->x[p->lin] + row0 * g->site[p->lin]->n_in,
+                        g->f->t + p->t + c->row * p->width);
+            n = 1;
+            continue;
+        }
         for (n = 0; n < GEMM_DOWN_MAX && at + n < c->n_products && reads_alike(g, p, p + n); n++)
             d[n] = (struct gemm_down){.down = &p[n].down,
                                       .scale = p[n].is_plain ? p[n].scale : 1.0f,
                                       .next = factor_behind(next, c, at + n),
-                                      .t = g->f->t + p[n].t + c->row * p[n].down.n_rows};
+                                      .t = g->f->t + p[n].t + c->row * p[n].width};
         gemm_down(g->f->k, d, n, row0, c->n, g->x[p->lin], g->xt[p->lin]);
         for (size_t i = 0; i < n; i++)
             finish_product(g, p + i, c->row, c->n, d[i].t);
@@ -245,6 +269,22 @@ static void up_scaled(const struct fwd_group *g, const struct gemm_factor *up, c
     }
 }
 
+/* y += t up of a LOWRANK in blocks; t and y begin with the tile's first. */
+static void up_blocks(const struct fwd_group *g, const struct delta_lowrank *a,
+                      const struct tile *tile, const float *t, float *y, size_t ldy)
+{
+    const size_t n2 = a->up.n_cols, rank = a->up.n_rows, n = tile->r1 - tile->r0;
+    const size_t size = tensor_type_block_bytes(a->up.type);
+
+    for (size_t c = tile->c0, end; c < tile->c1; c = end) {
+        const size_t block = c / n2, at = c - block * n2;
+
+        end = (block + 1) * n2 < tile->c1 ? (block + 1) * n2 : tile->c1;
+        g->f->k->outer(n, end - c, rank, t + block * rank, delta_lowrank_width(a), a->up.type,
+                       (const char *)a->up.data + at * size, n2, y + (c - tile->c0), ldy);
+    }
+}
+
 /* y += t up + scale b_u for each LOWRANK of (linear, segment). */
 static void up_products(const struct fwd_group *g, uint32_t s, const struct tile *t, float *y,
                         size_t ldy)
@@ -253,11 +293,13 @@ static void up_products(const struct fwd_group *g, uint32_t s, const struct tile
 
     for (uint32_t e = slot[0].first; e < slot[1].first; e++) {
         const struct fwd_product *p = &g->plan->product[e];
-        const size_t at_row = (t->r0 - g->v->segment[s].row0) * p->up.n_rows;
+        const size_t at_row = (t->r0 - g->v->segment[s].row0) * p->width;
         const float *tt = g->f->t + p->t + at_row, *vec = p->is_plain ? NULL : p->a->scale_vec;
         float *at = y + t->r0 * ldy + t->c0;
 
-        if (vec)
+        if (!p->down.data)
+            up_blocks(g, p->a, t, tt, at, ldy);
+        else if (vec)
             up_scaled(g, &p->up, vec, t, tt, at, ldy);
         else
             up_product(g, &p->up, t, tt, at, ldy);

@@ -411,6 +411,46 @@ START_TEST(vera_holds_its_random_pair_once)
 }
 END_TEST
 
+/* W' = W + s kron(w1, w2): in blocks, unless w1 has more values than that spares. */
+START_TEST(a_kronecker_product_is_multiplied_in_blocks)
+{
+    struct made t[] = {{.name = QUERY ".lokr_w1", .d0 = 4, .d1 = 5},
+                       {.name = QUERY ".lokr_w2_a", .d0 = 10, .d1 = 3, .base = 1},
+                       {.name = QUERY ".lokr_w2_b", .d0 = 3, .d1 = 8, .base = 2},
+                       head[0],
+                       head[1],
+                       {0}};
+    const struct delta_lowrank *q;
+    struct adapter a = {0};
+    struct delta *d;
+
+    make(&a, "LOKR", "\"r\": 3, \"alpha\": 6", t);
+    d = compile(&a);
+    q = delta_linear(d, site_make(0, SITE_Q))->lowrank;
+    ck_assert_uint_eq(q->left.n_rows, 4);
+    ck_assert_uint_eq(q->left.n_cols, 5);
+    ck_assert_uint_eq(q->up.n_rows, 3);
+    ck_assert_uint_eq(q->up.n_cols, 10);
+    ck_assert_uint_eq(q->down.n_cols, 8);
+    ck_assert(q->scale == 2.0f);
+    ck_assert(((const float *)q->up.data)[2 * 10 + 7] == made_value(&t[1], 7 * 3 + 2));
+    ck_assert_uint_eq(d->rank_max, (4 + 5) * 3);
+    ck_assert_str_eq(d->line[0].detail, "blocks of 3, 4 by 5, scale 2");
+    ck_assert_uint_eq(d->line[0].n_bytes, (4 * 5 + 10 * 3 + 3 * 8) * sizeof(float));
+    delta_free(d);
+    t[1].d0 = 9;
+    make(&a, "LOKR", "\"r\": 3", t);
+    refused(&a, CORE_E_ADAPTER_MISMATCH, "lokr_w2");
+    t[0] = (struct made){.name = QUERY ".lokr_w1", .d0 = 20, .d1 = 20};
+    t[1].d0 = t[2].d1 = 2;
+    make(&a, "LOKR", "\"r\": 3", t);
+    d = compile(&a);
+    ck_assert_ptr_nonnull(delta_linear(d, site_make(0, SITE_Q))->w);
+    delta_free(d);
+    drop_adapter(&a);
+}
+END_TEST
+
 /* Thin factors whose product is larger than the module, and a grid of more ranks than use. */
 START_TEST(factors_larger_than_their_module_are_refused_before_they_are_multiplied)
 {
@@ -842,6 +882,7 @@ Suite *read_peft_suite(void)
     tcase_add_test(t, trained_tokens_replace_rows_in_order_of_their_ids);
     tcase_add_test(t, a_changed_weight_is_packed_and_counted);
     tcase_add_test(t, a_product_of_two_low_ranks_is_of_low_rank);
+    tcase_add_test(t, a_kronecker_product_is_multiplied_in_blocks);
     tcase_add_test(t, factors_larger_than_their_module_are_refused_before_they_are_multiplied);
     tcase_add_test(t, vera_holds_its_random_pair_once);
     tcase_add_test(t, own_weights_of_more_than_half_the_base_are_refused);
