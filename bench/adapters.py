@@ -4,8 +4,9 @@ library only, so that benchmarks need no torch.
 
     bench/adapters.py --base {minilm,smollm2,llama-1b,llama-7b} --method METHOD --count N --out DIR [--rank R]
 
-METHOD is lora, ia3, prefix, houlsby, bitfit or diff; each adapter gets a folder
-DIR/METHOD-NNNN. Values are small and random: the arithmetic is that of trained ones.
+METHOD is lora, ia3, prefix, houlsby, bitfit, diff, or of PEFT's that change all linears
+vera (of 32 R), hra, loha, lokr, oft (blocks of 4 R), boft (of 4) or road (groups of 64);
+each adapter gets a folder DIR/METHOD-NNNN. Values are small and random: the arithmetic is that of trained ones.
 """
 import argparse
 import array
@@ -190,7 +191,53 @@ def diff(base, b, rng, out, rank):
     own("diff", base, b, rng, out, t)
 
 
-METHODS = {"lora": lora, "ia3": ia3, "prefix": prefix, "houlsby": houlsby, "bitfit": bitfit, "diff": diff}
+def ones(*shape):
+    return "F32", list(shape), array.array("f", [1.0] * math.prod(shape)).tobytes()
+
+
+def near_square(n):
+    """The two factors of n next to each other, the smaller one first: PEFT's for LoKr."""
+    small = max(k for k in range(1, math.isqrt(n) + 1) if n % k == 0)
+    return small, n // small
+
+
+def kronecker(rng, n_out, n_in, rank):
+    (out1, out2), (in1, in2) = near_square(n_out), near_square(n_in)
+    return {"lokr_w1": f32(rng, out1, in1), "lokr_w2_a": f32(rng, out2, rank), "lokr_w2_b": f32(rng, rank, in2)}
+
+
+# PEFT's type, its configuration for a rank, and the tensors of a linear
+ON_LINEARS = {
+    "vera": ("VERA", lambda r: {"r": 32 * r, "save_projection": True},
+             lambda rng, n_out, n_in, r: {"vera_lambda_b": f32(rng, n_out), "vera_lambda_d": f32(rng, 32 * r)}),
+    "hra": ("HRA", lambda r: {"r": r}, lambda rng, n_out, n_in, r: {"hra_u": f32(rng, n_in, r)}),
+    "loha": ("LOHA", lambda r: {"r": r, "alpha": r}, lambda rng, n_out, n_in, r: {
+        "hada_w1_a": f32(rng, n_out, r), "hada_w1_b": f32(rng, r, n_in), "hada_w2_a": f32(rng, n_out, r),
+        "hada_w2_b": f32(rng, r, n_in)}),
+    "lokr": ("LOKR", lambda r: {"r": r, "alpha": r}, kronecker),
+    "oft": ("OFT", lambda r: {"oft_block_size": 4 * r, "use_cayley_neumann": True, "num_cayley_neumann_terms": 5},
+            lambda rng, n_out, n_in, r: {"oft_R.weight": f32(rng, n_in // (4 * r), 2 * r * (4 * r - 1))}),
+    "boft": ("BOFT", lambda r: {"boft_block_size": 4, "boft_n_butterfly_factor": 1},
+             lambda rng, n_out, n_in, r: {"boft_R": f32(rng, 1, n_in // 4, 4, 4), "boft_s": ones(n_out, 1)}),
+    "road": ("ROAD", lambda r: {"variant": "road_1", "group_size": 64},
+             lambda rng, n_out, n_in, r: {"road_theta": f32(rng, n_out // 2), "road_alpha": ones(n_out // 2)}),
+}
+
+
+def on_linears(method, base, b, rng, out, rank):
+    peft_type, config, tensors = ON_LINEARS[method]
+    t = classifier(rng, b)
+    if method == "vera":
+        t["base_model.vera_A"] = f32(rng, 32 * rank, b["ff"])
+        t["base_model.vera_B"] = f32(rng, b["ff"], 32 * rank)
+    for path, n_out, n_in in linears(base, b):
+        for name, tensor in tensors(rng, n_out, n_in, rank).items():
+            t[f"base_model.model.{path}.{name}"] = tensor
+    targets = sorted({".".join(p.split(".")[-2:]) for p, _, _ in linears(base, b)})
+    save_peft(out, peft_config(base, b, peft_type, target_modules=targets, **config(rank)), t)
+
+
+METHODS = {**{method: functools.partial(on_linears, method) for method in ON_LINEARS}, "lora": lora, "ia3": ia3, "prefix": prefix, "houlsby": houlsby, "bitfit": bitfit, "diff": diff}
 
 
 def make(base, method, out, seed, rank=RANK):

@@ -31,10 +31,10 @@ FREQUENCY, STACK_BYTES = 299, 61440  # products have 48 KiB of weights, scales a
 # what the compiler has put into fwd_linears leaves no frame of its own).
 PLACES = (
     ("meetings", r"wait_change|pool_barrier\w*|pool_claim|pool_run\w*|worker_main"),
-    ("base products", r"gemm_run|run_panel|gemm_make_\w+|gemm_ask|gemm__\w+|type_inputs|run_tiles"),
+    ("base products", r"gemm_run|run_panel|gemm_make_\w+|gemm_ask|gemm__\w+|type_inputs|fwd__make_inputs|run_tiles"),
     ("attention", r"fwd_attention|fwd__attend|fwd__attn_\w+|fwd__keep\w*|fwd__keys\w*|keep_own|rotate"),
     ("deltas", r"fwd__down_product|up_products|gemm_down|gemm_up\w*|gemm_narrow_t|down_bf16|down_int8|up_bf16|sparse|replace_rows|"
-               r"scale_input|bottleneck|fwd__gate\w*|fwd__couple\w*|fwd__uncouple|outer<fwd_linears|outer<run_tiles|dots<fwd_linears|"
+               r"fwd__change_inputs|turn_blocks|turn_pairs|down_blocks|up_blocks|bottleneck|fwd__gate\w*|fwd__couple\w*|fwd__uncouple|outer<fwd_linears|outer<run_tiles|dots<fwd_linears|"
                r"dots<run_tiles"),
     ("norms, activations", r"fwd_norm|fwd__norm_\w+|norm_mine|fwd_glu|fwd_add|fwd_join|close_join|act_all|fwd_embed|fwd__embed_row"),
     ("steps, sampling", r"engine_\w+|engine__\w+|fwd_\w+|fwd__\w+|family__\w+|run_worker"),
