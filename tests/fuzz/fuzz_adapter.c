@@ -10,6 +10,7 @@
 
 #include "core/base/err.h"
 #include "core/delta/delta.h"
+#include "core/delta/merge.h"
 #include "core/model/model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -74,6 +75,18 @@ static void check(const struct delta *d)
         abort();
 }
 
+/* Merging reads what the compiler has written. */
+static void merge(const struct delta *d, const struct model *m)
+{
+    struct core_err err = {0};
+    struct delta *merged = NULL;
+    const int rc = delta_merge(&merged, m, d, &err);
+
+    if ((rc == 0) != (merged != NULL) || rc != err.code)
+        abort();
+    delta_free(merged);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct core_file file[N_NAMES];
@@ -88,8 +101,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     rc = delta_compile(&d, base(data[0] & 1), file, n, &err);
     if ((rc == 0) != (d != NULL) || rc != err.code || (rc < 0 && !err.msg[0]))
         abort();
-    if (d)
+    if (d) {
         check(d);
+        merge(d, base(data[0] & 1));
+    }
     delta_free(d);
     return 0;
 }
