@@ -119,9 +119,10 @@ struct delta_lowrank {
     const float *rank_scale; /* [rank] or NULL */
     const float *scale_vec;  /* [n_out] or NULL */
     struct delta_gate gate;  /* of x */
-    /* Of a linear, without any of the above, data not NULL (LoKr; Yeh et al. 2024): x and y in
-     * blocks, as matrices [left.n_cols, n_in / left.n_cols] and [left.n_rows, up.n_cols], of which
-     * y += scale left (x down^T) up; down.data NULL: left x up. */
+    /* Data not NULL: at a linear, in blocks (LoKr; Yeh et al. 2024), without biases, vectors, gate
+     * and activation. x is a matrix [m1, m2] = [left.n_cols, n_in / m1], y one of [n1, n2] =
+     * [left.n_rows, n_out / n1], down [rank, m2], up [rank, n2]: y += scale left (x down^T) up.
+     * down.data NULL: left x up, and the rank is m2. */
     struct delta_mat left;
     float scale;
     enum kern_act act;
