@@ -16,7 +16,8 @@
  * second rank. */
 enum { MAT_VALUE_BYTES_MAX = 128 };
 
-/* Parts of shared matrices that are kept once; of more each operation has its own. */
+/* Parts of shared matrices that are kept once; of more each operation has its own. VeRA's pair has
+ * one for each width of the family's linears and their parts, some ten. */
 enum { MOVED_MAX = 64 };
 
 /* A walk: base NULL counts, else copies to base + at. */

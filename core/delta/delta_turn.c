@@ -54,6 +54,7 @@ int delta__add_pairs(struct delta_builder *b, const struct delta__place *p, cons
 bool delta__has_blocks(const struct delta_builder *b, const struct delta__place *p, size_t n1,
                        size_t m1, size_t rank)
 {
+    /* the library's factors, as near to squares as they can be, need about 1 */
     enum { RANK_PER_WIDTH = 4 };
     const size_t width = p->n_in + p->n_out;
 
