@@ -177,7 +177,7 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
     w->reads_packed = reads_packed(k, w->precision, w->n_in);
     w->reads_pairs = k->int8_pairs && gemm__is_int8(w->precision) &&
                      w->precision != GEMM_INT8_WHOLE && !kern_is_packed(w->panel.type);
-    w->ahead_min = gemm__is_int8(w->precision) || w->has_tiles ? 1 : 2;
+    w->ahead_min = k->row_asks ? 1 : 2;
     w->fused_max = is_quant && w->precision == GEMM_EXACT ? k->quant_max : SIZE_MAX;
     *out = w;
     return 0;

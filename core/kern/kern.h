@@ -208,8 +208,8 @@ struct kern_gemm {
     size_t ldy;
     bool is_first;     /* y = x w; otherwise y += x w */
     const float *bias; /* NULL, or where is_first [n_cols]: added to each row of y behind that */
-    /* What the caller will need next, n_ahead bytes: prefetched in passing, beside one row of
-     * quantised values not. It need not be readable memory. */
+    /* What the caller will need next, n_ahead bytes: prefetched in passing. It need not be readable
+     * memory. */
     const void *ahead;
     size_t n_ahead;
 };
@@ -392,10 +392,11 @@ struct kern_table {
      * product added with one rounding; then s = s + (even + odd), both additions rounded: what
      * tdpbf16ps does. */
     void (*gemm_bf16)(const struct kern_gemm *g);
-    /* There are tiles: gemm_bf16's products are theirs. A row alone had better be given what comes
-     * next of a weight then, for it reads faster than the processor's own prefetching, which does
-     * better elsewhere; rows of x had better be an odd number of lines apart, because 16 of them
-     * are read at once; and all of k in one call. */
+    /* A row alone had better be given what comes next of a weight, too (ahead in struct kern_gemm):
+     * the processor's own prefetching reads less than that; elsewhere it does better. */
+    bool row_asks;
+    /* There are tiles: gemm_bf16's products are theirs. Rows of x had better be an odd number of
+     * lines apart then, because 16 of them are read at once; and all of k in one call. */
     bool has_tiles;
     /* NULL, or what a thread that has called gemm_bf16() or gemm_int8_tiles() calls when it has no
      * more for them to do for a while: its tiles stay set from product to product, and of a thread

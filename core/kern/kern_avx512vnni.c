@@ -146,10 +146,11 @@ INLINE void whole_tile(const struct kern_gemm *g, unsigned n_rows, size_t row)
     const unsigned n_sets = n_rows == 1 ? ALONE_SETS : 1;
     const float *scale = g->w;
     const char *w = (const char *)(scale + KERN_PANEL);
+    const bool is_own = n_rows == 1 && !g->n_ahead;
     const size_t share = g->n_ahead / g->n_rows * n_rows, n_bytes = KERN_INT8_BLOCK * KERN_PANEL,
-                 ahead_step = n_rows == 1 ? n_bytes : share * KERN_INT8_BLOCK / (g->n_k + 1) + 1;
-    const char *ahead = n_rows == 1 ? w + GROUPS_AHEAD(INT8_LONG) * n_bytes
-                                    : (const char *)g->ahead + g->n_ahead / g->n_rows * row;
+                 ahead_step = is_own ? n_bytes : share * KERN_INT8_BLOCK / (g->n_k + 1) + 1;
+    const char *ahead = is_own ? w + GROUPS_AHEAD(INT8_LONG) * n_bytes
+                               : (const char *)g->ahead + g->n_ahead / g->n_rows * row;
     vi d[WHOLE_ROWS][ALONE_SETS][N_VECS];
     vf s[WHOLE_ROWS][N_VECS];
 

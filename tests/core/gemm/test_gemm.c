@@ -868,6 +868,32 @@ START_TEST(beside_the_last_panel_what_comes_next_is_asked_for)
 }
 END_TEST
 
+START_TEST(beside_a_row_alone_is_asked_where_the_processor_reads_less_of_itself)
+{
+    enum { OUT = 128, IN = 256 };
+    struct matrix m = matrix_new(types[_i], OUT, IN);
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+
+    for (unsigned l = 1; l < n_levels; l++) {
+        spied.gemm = t[l].gemm;
+        t[l].gemm = spy;
+        for (unsigned asks = 0; asks < 2; asks++) {
+            struct run r = run_new(1, OUT, IN);
+            struct gemm_weight *w = NULL;
+
+            t[l].row_asks = asks;
+            ck_assert_int_eq(gemm_pack(&w, &t[l], GEMM_EXACT, &m.t, NULL), CORE_OK);
+            run_spied(&r, w, 0, 64, (struct gemm_place){0});
+            ck_assert_int_eq(spied.n_ahead > 0, asks);
+            gemm_weight_free(w);
+            run_free(&r);
+        }
+    }
+    matrix_free(&m);
+}
+END_TEST
+
 Suite *gemm_suite(void);
 
 Suite *gemm_suite(void)
@@ -885,6 +911,8 @@ Suite *gemm_suite(void)
     tcase_add_loop_test(tc, weights_stay_as_small_as_they_were_stored, 0, N_TYPES);
     tcase_add_loop_test(tc, what_is_asked_for_is_all_of_the_panels_and_no_more, 0, N_TYPES);
     tcase_add_test(tc, beside_the_last_panel_what_comes_next_is_asked_for);
+    tcase_add_loop_test(tc, beside_a_row_alone_is_asked_where_the_processor_reads_less_of_itself, 0,
+                        N_TYPES);
     tcase_add_test(tc, pieces_of_rows_are_alike);
     tcase_add_test(tc, a_piece_has_whole_tiles);
     tcase_add_test(tc, an_empty_input_gives_zeros);
