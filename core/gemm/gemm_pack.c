@@ -2,7 +2,6 @@
  *
  * The form of a panel is kern.h's (struct kern_panel). Packing runs once at start
  * and reads each stored byte once; a quantised weight never becomes floats. */
-#include <math.h>
 #include <string.h>
 
 #include "core/base/alloc.h"
@@ -252,32 +251,21 @@ static void pack_rounded(const struct gemm_weight *w, const struct kern_table *k
     }
 }
 
-/* The largest |v|; NaN if not all are finite. */
-static float largest(const float *v, size_t n)
+/* A block of k becomes one group, made as x is: its scale, then its integers, which stand in their
+ * order here, into column j of a record. */
+static void pack_long(const struct kern_table *k, const float *v, size_t n, unsigned rotation,
+                      float *record, size_t j)
 {
-    float max = 0.0f, zero = 0.0f;
+    uint32_t *words = (uint32_t *)(void *)(record + KERN_PANEL), four;
+    struct kern_int8 blocks[GEMM__TYPED_K_MAX / KERN_INT8_BLOCK];
+    int8_t bytes[GEMM__TYPED_K_MAX];
+    struct kern_int8_whole whole;
 
-    for (size_t i = 0; i < n; i++) {
-        max = fabsf(v[i]) > max ? fabsf(v[i]) : max;
-        zero += v[i] * 0.0f;
-    }
-    return max + zero;
-}
-
-/* A block of k becomes one group: its scale, then its integers, into column j of a record. Scale
- * and integers are as to_int8() makes them, also of what is not finite and of next to nothing. */
-static void pack_long(const float *v, size_t n, unsigned rotation, float *record, size_t j)
-{
-    const float max = largest(v, n), inverse = max >= 1e-30f ? 127.0f / max : 0.0f;
-    uint32_t *words = (uint32_t *)(void *)(record + KERN_PANEL);
-
-    record[j] = max < 1e-30f ? 0.0f : max / 127.0f / (float)rotation; /* H H = rotation I */
-    for (size_t i = 0; i < n; i += 8, words += 2 * KERN_PANEL) {
-        int8_t q[8] = {0};
-
-        for (unsigned e = 0; e < 8 && inverse != 0.0f; e++)
-            q[e] = (int8_t)lrintf(v[i + e] * inverse);
-        put_quads(q, words, j);
+    k->to_int8_whole(n, v, blocks, bytes, &whole);
+    record[j] = whole.scale / (float)rotation; /* H H = rotation I */
+    for (size_t i = 0; i < n; i += sizeof(four), words += KERN_PANEL) {
+        memcpy(&four, bytes + i, sizeof(four));
+        words[j] = four ^ 0x80808080; /* value + 128 */
     }
 }
 
@@ -286,6 +274,9 @@ static void pack_rotated(const struct gemm_weight *w, const struct kern_table *k
                          const struct tensor *t, size_t j, char *panel)
 {
     const unsigned rotation = gemm__rotation(w->precision);
+    const size_t n_block = tensor_type_block(t->type);
+    const size_t block_bytes = tensor_type_block_bytes(t->type);
+    const char *row = (const char *)t->data + j * w->n_in / n_block * block_bytes;
     float v[GEMM__TYPED_K_MAX];
 
     for (size_t i = 0; i < w->n_k; i += w->panel.group) {
@@ -293,9 +284,9 @@ static void pack_rotated(const struct gemm_weight *w, const struct kern_table *k
         const size_t n = w->n_in - i < n_k ? w->n_in - i : n_k;
 
         memset(v + n, 0, (n_k - n) * sizeof(*v));
-        tensor_to_f32(t, j * w->n_in + i, n, v);
+        k->to_f32(t->type, n, row + i / n_block * block_bytes, v);
         k->hadamard(n_k, rotation, v, v);
-        pack_long(v, n_k, rotation, (float *)(void *)(panel + kern_panel_bytes(&w->panel, i)),
+        pack_long(k, v, n_k, rotation, (float *)(void *)(panel + kern_panel_bytes(&w->panel, i)),
                   j % KERN_PANEL);
     }
 }

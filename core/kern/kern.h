@@ -369,7 +369,7 @@ struct kern_table {
     void (*to_int8)(size_t n, const float *x, struct kern_int8 *out);
     /* NULL where gemm_int8 reads blocks alone. */
     void (*int8_pairs)(size_t n_blocks, const struct kern_int8 *x, struct kern_int8_pairs *out);
-    /* Of n values at once, a multiple of KERN_WHOLE_UNIT, at most KERN_WHOLE_MAX: one scale. The
+    /* Of n values at once, a multiple of KERN_INT8_BLOCK, at most KERN_WHOLE_MAX: one scale. The
      * blocks are as to_int8() makes them but for that; bytes[n] and *whole say the same. */
     void (*to_int8_whole)(size_t n, const float *x, struct kern_int8 *blocks, int8_t *bytes,
                           struct kern_int8_whole *whole);
