@@ -20,6 +20,11 @@ FORM_OF = {**PEAK_OF, "int8": "int8_groups"}
 FORM_OF_FLOATS = {**PEAK_OF, "int8": "int8_long"}
 
 
+def form_of(kind, cpu_level):
+    """With tiles a file of Q8_0 is multiplied as floats are."""
+    return FORM_OF_FLOATS if kind == "q8_0" and cpu_level == "amx" else FORM_OF
+
+
 def quantised(bench, kind):
     """SmolLM2 with weights of a type, made once; None if llama-quantize is not there."""
     return quantise(bench, bench.smollm2, bench.out / f"smollm2-{kind}.gguf", kind)

@@ -33,6 +33,7 @@ def file_group(bench, work, results, file, path):
         cases = bench.limit_cases(f"limit/{file}")
         for precision in precisions:
             server = children.enter_context(Peftd(bench.peftd, path, work, *bench.settings, "--precision", precision))
+            level = server.client.call("GET", "/v1/info")[1]["cpu_level"]
             cases += [Case(f"{n}/{file}/{precision}", "peftd", f"{file} {precision}, {n} tokens", "tokens/s", ours(server, n))
                       for n in LENGTHS]
         if bench.llama:
@@ -41,7 +42,7 @@ def file_group(bench, work, results, file, path):
         results.add(bench.in_turn(cases, seconds=bench.seconds / 2))
     for precision in precisions:
         for n in LENGTHS:
-            for name, limit, what in (("bound", models.PEAK_OF, "at the peak"), ("form", models.FORM_OF, "in its form")):
+            for name, limit, what in (("bound", models.PEAK_OF, "at the peak"), ("form", models.form_of(file, level), "in its form")):
                 results.derive(f"{n}/{file}/{precision}/{name}", "machine", f"{file} {precision}, {n} tokens: what it could do {what}",
                                "tokens/s", lambda peak, n=n: n / (facts.flop_of_prompt(n) / peak * 1e-9),
                                f"limit/{file}/{limit[precision]}")

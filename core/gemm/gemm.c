@@ -51,12 +51,17 @@ bool gemm_is_typed(enum gemm_precision p)
     return p != GEMM_EXACT && p != GEMM_BF16_WEIGHTS;
 }
 
+bool gemm_takes(enum gemm_precision p, enum tensor_type quantised)
+{
+    return p == GEMM_INT8 || (p == GEMM_INT8_WHOLE && quantised == TENSOR_Q8_0);
+}
+
 /* With what a weight is multiplied. */
 static enum gemm_precision precision_of(enum tensor_type type, enum gemm_precision asked)
 {
     if (!gemm_is_typed(asked))
         return GEMM_EXACT;
-    if (!tensor_type_is_quantised(type))
+    if (!tensor_type_is_quantised(type) || gemm_takes(asked, type))
         return asked;
     return gemm__is_int8(asked) ? GEMM_INT8 : GEMM_EXACT;
 }

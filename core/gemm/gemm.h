@@ -20,7 +20,7 @@
  *               x has one for 32. For quantised weights it is GEMM_INT8.
  *   GEMM_INT8_WHOLE  the same, but that both are rotated by 64 values, and x too has one scale for
  *               a block of k: so integers are summed over all of it, which tiles of AMX can do at
- *               twice their rate of bf16
+ *               twice their rate of bf16. Also of Q8_0, whose weights are rounded once more.
  *
  * Their bits are the same at every level, portable included, but for GEMM_BF16 with AMX, which
  * adds in another order (core/kern/kern.h). Without a typed x, for CPUs that multiply bf16 no
@@ -68,6 +68,9 @@ enum gemm_precision gemm_bf16_at(unsigned levels);
 enum gemm_precision gemm_int8_at(const struct kern_table *k);
 /* Whether weights of it are multiplied with typed x, if not all are quantised. */
 bool gemm_is_typed(enum gemm_precision p);
+/* Whether quantised weights of the type are multiplied as p, of 8 bits, says; else it is as
+ * GEMM_INT8 does. */
+bool gemm_takes(enum gemm_precision p, enum tensor_type quantised);
 
 /* Packs W [n_out, n_in] (2-dimensional, any float or quantised type; quantised
  * n_in is a whole number of blocks) for the levels of `k` and at most the precision

@@ -32,16 +32,17 @@ static int open_config(struct model *m, const char *path, struct core_err *err)
 }
 
 /* Of one model all 8-bit x is alike: quantised weights take it as it is, and beside them so do
- * floats. */
+ * floats; but for those that take what floats have by themselves, too. */
 static enum gemm_precision precision_for(const struct weights *w, const struct kern_table *k,
                                          enum gemm_precision asked)
 {
     const struct tensor_list *l = weights_tensors(w);
+    const enum gemm_precision own = gemm_int8_at(k);
 
     for (size_t i = 0; i < l->n; i++)
-        if (tensor_type_is_quantised(l->t[i].type))
+        if (tensor_type_is_quantised(l->t[i].type) && !gemm_takes(own, l->t[i].type))
             return asked;
-    return asked == GEMM_INT8 ? gemm_int8_at(k) : asked;
+    return asked == GEMM_INT8 ? own : asked;
 }
 
 /* A model without a tokenizer is served for token inputs; one with a tokenizer that

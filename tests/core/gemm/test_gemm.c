@@ -628,7 +628,8 @@ START_TEST(typed_products_are_right_and_their_bits_are_those_of_any_batch_and_le
         ck_assert_int_eq(gemm_pack(&w, &t[l], asked, &m.t, NULL), CORE_OK);
         if (asked == GEMM_BF16 && tensor_type_is_quantised(m.t.type))
             ck_assert_int_eq(gemm_precision(w), GEMM_EXACT);
-        else if (tensor_type_is_quantised(m.t.type))
+        else if (tensor_type_is_quantised(m.t.type) &&
+                 !(asked == GEMM_INT8_WHOLE && m.t.type == TENSOR_Q8_0))
             ck_assert_int_eq(gemm_precision(w), GEMM_INT8);
         else
             ck_assert_int_eq(gemm_precision(w), asked);
@@ -744,6 +745,19 @@ START_TEST(bf16_is_of_weights_alone_where_no_instruction_multiplies_it)
 END_TEST
 
 /* Rows of 1, of a NaN, of an infinity, and of what is as good as 0. */
+/* Those of a model with others are as they are stored in all of it (core/model). */
+START_TEST(of_quantised_weights_bytes_alone_are_rounded_for_tiles)
+{
+    for (size_t i = 0; i < N_TYPES; i++) {
+        if (!tensor_type_is_quantised(types[i]))
+            continue;
+        ck_assert(gemm_takes(GEMM_INT8, types[i]));
+        ck_assert(!gemm_takes(GEMM_INT8_ROTATED, types[i]));
+        ck_assert_int_eq(gemm_takes(GEMM_INT8_WHOLE, types[i]), types[i] == TENSOR_Q8_0);
+    }
+}
+END_TEST
+
 START_TEST(a_typed_weight_that_is_not_finite_gives_nan)
 {
     enum { N_IN = 96 };
@@ -911,6 +925,7 @@ Suite *gemm_suite(void)
     tcase_add_loop_test(tc, weights_stay_as_small_as_they_were_stored, 0, N_TYPES);
     tcase_add_loop_test(tc, what_is_asked_for_is_all_of_the_panels_and_no_more, 0, N_TYPES);
     tcase_add_test(tc, beside_the_last_panel_what_comes_next_is_asked_for);
+    tcase_add_test(tc, of_quantised_weights_bytes_alone_are_rounded_for_tiles);
     tcase_add_loop_test(tc, beside_a_row_alone_is_asked_where_the_processor_reads_less_of_itself, 0,
                         N_TYPES);
     tcase_add_test(tc, pieces_of_rows_are_alike);
