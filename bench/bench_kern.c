@@ -251,7 +251,7 @@ static void bench_gemm(const struct kern_table *k, int only_type, const char *on
                 (!only_shape || strcmp(only_shape, text) == 0))
                 for (int p = 0; p < N_PRECISIONS; p++)
                     if ((only_precision < 0 || p == only_precision) &&
-                        (p == GEMM_EXACT || p == GEMM_INT8 || !tensor_type_is_quantised(type)))
+                        (p <= GEMM_INT8 || !tensor_type_is_quantised(type)))
                         bench_linear(k, (enum gemm_precision)p, type, shapes[j][0], shapes[j][1]);
         }
     }

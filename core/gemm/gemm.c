@@ -20,6 +20,7 @@ enum {
     K_UNIT = 32,               /* blocks of k begin at multiples: whole groups */
     K_MAX = 576,               /* 72 KiB as f32: tiles read it from the second-level cache */
     QUANT_K_MAX = 384,         /* a row alone waits for chains that are longer, each by itself */
+    PAIRS_K_MAX = 192,         /* 12 KiB of pairs, which stay in the first-level cache */
     X_BLOCK_BYTES = 384 << 10, /* second-level caches are 512 KiB and more, */
     TILES_X_BYTES = 1 << 20,   /* and 2 MiB where there are tiles of AMX */
     ROWS_UNIT = 48,            /* whole tiles of 4, 6, 8 and 16 rows */
@@ -51,17 +52,19 @@ bool gemm_is_typed(enum gemm_precision p)
     return p != GEMM_EXACT && p != GEMM_BF16_WEIGHTS;
 }
 
-bool gemm_takes(enum gemm_precision p, enum tensor_type quantised)
+bool gemm_takes(const struct kern_table *k, enum gemm_precision p, enum tensor_type quantised)
 {
-    return p == GEMM_INT8 || (p == GEMM_INT8_WHOLE && quantised == TENSOR_Q8_0);
+    return p == GEMM_INT8 || (p == GEMM_INT8_WHOLE && quantised == TENSOR_Q8_0) ||
+           (p == GEMM_BF16 && k->has_tiles);
 }
 
 /* With what a weight is multiplied. */
-static enum gemm_precision precision_of(enum tensor_type type, enum gemm_precision asked)
+static enum gemm_precision precision_of(const struct kern_table *k, enum tensor_type type,
+                                        enum gemm_precision asked)
 {
     if (!gemm_is_typed(asked))
         return GEMM_EXACT;
-    if (!tensor_type_is_quantised(type) || gemm_takes(asked, type))
+    if (!tensor_type_is_quantised(type) || gemm_takes(k, asked, type))
         return asked;
     return gemm__is_int8(asked) ? GEMM_INT8 : GEMM_EXACT;
 }
@@ -84,11 +87,15 @@ size_t gemm__whole_blocks(enum gemm_precision p, size_t n_in)
     return whole(n_in, gemm__rotation(p));
 }
 
-/* Blocks of nearly equal length: 576 is 2 x 288, not 384 + 192. Typed panels are never widened, and
- * tiles read them from the second-level cache. */
+/* Blocks of nearly equal length: 576 is 2 x 288, not 384 + 192. Typed panels that are not widened
+ * are read from the second-level cache. */
 size_t gemm__k_block(enum gemm_precision p, bool is_quantised, size_t n_k)
 {
-    const size_t most = p != GEMM_EXACT ? GEMM__TYPED_K_MAX : is_quantised ? QUANT_K_MAX : K_MAX;
+    const bool is_pairs = p == GEMM_BF16 && is_quantised;
+    const size_t most = is_pairs          ? PAIRS_K_MAX
+                        : p != GEMM_EXACT ? GEMM__TYPED_K_MAX
+                        : is_quantised    ? QUANT_K_MAX
+                                          : K_MAX;
     const size_t n_blocks = (n_k + most - 1) / most;
     const size_t even = n_blocks ? (n_k + n_blocks - 1) / n_blocks : 0;
 
@@ -110,7 +117,7 @@ static int alloc_bytes(struct gemm_weight *w, const char *name, struct core_room
 static struct gemm_weight *alloc_weight(const struct kern_table *k, enum gemm_precision p,
                                         bool is_quantised, size_t n_in)
 {
-    const bool is_one = p == GEMM_BF16 && k->has_tiles;
+    const bool is_one = p == GEMM_BF16 && k->has_tiles && !is_quantised;
     const size_t n_k = p == GEMM_EXACT ? n_in : gemm__whole_blocks(p, n_in);
     const size_t k_block = is_one ? n_k : gemm__k_block(p, is_quantised, n_k);
     const size_t n_blocks = k_block ? (n_k + k_block - 1) / k_block : 1;
@@ -139,6 +146,7 @@ static void set_products(struct gemm_weight *w, const struct kern_table *k)
         w->many_min = k->int8_tiles_min;
     }
     w->widen = k->widen;
+    w->to_pairs = k->to_pairs;
     w->has_tiles = k->has_tiles && (w->precision == GEMM_BF16 || is_whole);
 }
 
@@ -164,7 +172,7 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
             err, CORE_E_ADAPTER_MISMATCH, t->name, "%s: %s %s is not a weight matrix", t->name,
             tensor_type_text(t->type), tensor_shape_text(t, shape, sizeof(shape)));
     }
-    w = alloc_weight(k, precision_of(t->type, precision), is_quant, t->dim[1]);
+    w = alloc_weight(k, precision_of(k, t->type, precision), is_quant, t->dim[1]);
     if (!w)
         return core_err_nomem(err, t->name);
     w->n_out = t->dim[0];
@@ -183,7 +191,9 @@ static int new_weight(struct gemm_weight **out, const struct kern_table *k,
     w->reads_pairs = k->int8_pairs && gemm__is_int8(w->precision) &&
                      w->precision != GEMM_INT8_WHOLE && !kern_is_packed(w->panel.type);
     w->ahead_min = k->row_asks ? 1 : 2;
-    w->fused_max = is_quant && w->precision == GEMM_EXACT ? k->quant_max : SIZE_MAX;
+    w->fused_max = !is_quant || gemm__is_int8(w->precision) ? SIZE_MAX
+                   : w->precision == GEMM_EXACT             ? k->quant_max
+                                                            : 0;
     *out = w;
     return 0;
 }
@@ -502,6 +512,20 @@ static void set_ahead(const struct gemm_weight *w, const struct gemm_args *a, si
         g->n_ahead = is_elsewhere ? of->block_at[1] : w->block_at[i + 1] - w->block_at[i];
 }
 
+/* A block of a quantised panel becomes what its rows are multiplied with. */
+static void make_floats(const struct gemm_weight *w, const struct kern_panel *part, void *scratch,
+                        struct kern_gemm *g)
+{
+    if (w->precision == GEMM_BF16) {
+        w->to_pairs(part, g->n_k, g->w, scratch);
+        g->panel.type = KERN_PANEL_BF16_PAIRS;
+    } else {
+        w->widen(part, g->n_k, g->w, scratch);
+        g->panel.type = KERN_PANEL_F32;
+    }
+    g->w = scratch;
+}
+
 /* Rows of `a` from row0 on times one panel, over all of k; times the one `second` columns behind it
  * too, if that is not 0. */
 static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, size_t row0,
@@ -514,7 +538,6 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
         .n_cols = a->col1 - col < KERN_PANEL ? a->col1 - col : KERN_PANEL,
         .y = a->y + row0 * a->ldy + col,
         .ldy = a->ldy,
-        .panel = {.type = KERN_PANEL_F32},
         .is_first = true,
         .second_bytes = second / KERN_PANEL * w->panel_bytes,
         .second_cols = second,
@@ -535,8 +558,7 @@ static void run_panel(const struct gemm_weight *w, const struct gemm_args *a, si
         if (is_fused) {
             g.panel = part;
         } else {
-            w->widen(&part, g.n_k, g.w, a->scratch);
-            g.w = a->scratch;
+            make_floats(w, &part, a->scratch, &g);
         }
         (n_rows < w->many_min ? w->gemm : w->gemm_many)(&g);
         g.is_first = false;

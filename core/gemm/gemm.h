@@ -10,7 +10,8 @@
  * That is GEMM_EXACT. With the other precisions x is made bf16 or 8-bit integers first,
  * once for all linears that read it, and multiplied with what the panel holds:
  *
- *   GEMM_BF16   float weights, rounded to bf16; quantised ones as in GEMM_EXACT
+ *   GEMM_BF16   float weights, rounded to bf16; quantised ones as in GEMM_EXACT, or, where there
+ *               are tiles, as they are stored, and bf16 block by block as they are multiplied
  *   GEMM_INT8   quantised weights as stored; float weights rounded to 8 bits, 32 values
  *               with one scale as in Q8_0, as those of x
  *   GEMM_INT8_ROTATED  float weights: of both factors each 32 values of k are multiplied by a
@@ -68,9 +69,9 @@ enum gemm_precision gemm_bf16_at(unsigned levels);
 enum gemm_precision gemm_int8_at(const struct kern_table *k);
 /* Whether weights of it are multiplied with typed x, if not all are quantised. */
 bool gemm_is_typed(enum gemm_precision p);
-/* Whether quantised weights of the type are multiplied as p, of 8 bits, says; else it is as
- * GEMM_INT8 does. */
-bool gemm_takes(enum gemm_precision p, enum tensor_type quantised);
+/* Whether quantised weights of the type are multiplied as p, a typed one, says; else it is as
+ * GEMM_INT8 or GEMM_EXACT does. */
+bool gemm_takes(const struct kern_table *k, enum gemm_precision p, enum tensor_type quantised);
 
 /* Packs W [n_out, n_in] (2-dimensional, any float or quantised type; quantised
  * n_in is a whole number of blocks) for the levels of `k` and at most the precision

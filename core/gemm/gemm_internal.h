@@ -32,7 +32,7 @@ struct gemm_weight {
     enum gemm_precision precision;
     struct kern_panel panel;
     size_t panel_bytes; /* of one panel over the whole of n_in */
-    size_t fused_max;   /* rows for which a panel is not widened first */
+    size_t fused_max;   /* rows for which a panel is multiplied as it is; of more see run_panel() */
     size_t ahead_min;   /* rows beside which what comes next is asked for */
     size_t x_stride;    /* of typed x: gemm__x_stride() */
     bool reads_pairs, reads_packed;
@@ -41,6 +41,7 @@ struct gemm_weight {
     void (*gemm_many)(const struct kern_gemm *g); /* the same bits, from many_min rows on */
     size_t many_min;
     void (*widen)(const struct kern_panel *p, size_t n_k, const void *w, float *out);
+    void (*to_pairs)(const struct kern_panel *p, size_t n_k, const void *w, uint16_t *out);
 
     size_t k_block, n_blocks; /* values of k of each block, the last of which may be shorter */
     size_t block_at[]; /* [n_blocks + 1]: where each begins in a panel, bytes; the panel's end */

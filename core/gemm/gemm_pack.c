@@ -21,7 +21,7 @@ static struct kern_panel panel_of(enum tensor_type type, enum gemm_precision pre
 {
     struct kern_panel p;
 
-    if (precision == GEMM_BF16)
+    if (precision == GEMM_BF16 && !tensor_type_is_quantised(type))
         return (struct kern_panel){.type = KERN_PANEL_BF16_PAIRS};
     if (precision == GEMM_INT8_ROTATED || precision == GEMM_INT8_WHOLE)
         return (struct kern_panel){.type = KERN_PANEL_Q8_LONG,

@@ -382,6 +382,9 @@ struct kern_table {
     /* Rows x [n_k, KERN_PANEL] as a BF16_PAIRS panel: out[n_k / 2, rounded up][KERN_PANEL][2], each
      * value as to_bf16() rounds it; beside an odd last row stands 0. */
     void (*pairs)(size_t n_k, const float *x, size_t ldx, uint16_t *out);
+    /* The values of a Q8, Q6, Q5 or Q4 panel, n_k in whole groups, as a BF16_PAIRS panel, each as
+     * to_bf16() rounds what widen() makes of it; out is 64-byte aligned. */
+    void (*to_pairs)(const struct kern_panel *p, size_t n_k, const void *w, uint16_t *out);
     /* gemm over x_bf16 and a BF16_PAIRS panel, n_k even. For k = 0, 2, 4 .. each element
      * takes s = x[k + 1] w[k + 1] + s and then s = x[k] w[k] + s, each rounded once,
      * subnormal values counting as 0: what vdpbf16ps does. (Arm asks whether a sum is

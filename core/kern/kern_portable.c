@@ -1,9 +1,8 @@
 /* core/kern/kern_portable.c - the definition of every kernel, in plain C.
  *
- * Each function is the formula of its contract in kern.h and nothing else, so
- * that it can be checked by reading; the other levels are tested against it.
- * The exception in use is gemm: at this level core/gemm calls OpenBLAS, and the
- * loop here only says what the packed forms mean. */
+ * Each function is the formula of its contract in kern.h and nothing else, so that it can be
+ * checked by reading; the other levels are tested against it. The exception in use is gemm: at this
+ * level core/gemm calls OpenBLAS, and the loop here only says what the packed forms mean. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -485,6 +484,16 @@ static void pairs(size_t n_k, const float *x, size_t ldx, uint16_t *out)
         }
 }
 
+static void to_pairs(const struct kern_panel *p, size_t n_k, const void *w, uint16_t *out)
+{
+    for (size_t k = 0; k < n_k; k += 2) {
+        float v[2 * KERN_PANEL];
+
+        widen_part(p, k, 2, w, v);
+        pairs(2, v, KERN_PANEL, out + k * KERN_PANEL);
+    }
+}
+
 void kern__int8_scale(uint32_t max_bits, float *scale, float *inverse)
 {
     float max;
@@ -779,6 +788,7 @@ void kern__fill_portable(struct kern_table *t)
     t->to_int8 = to_int8;
     t->hadamard = hadamard;
     t->pairs = pairs;
+    t->to_pairs = to_pairs;
     t->gemm_bf16 = gemm_bf16;
     t->gemm_int8 = gemm_int8;
     t->to_int8_whole = to_int8_whole;

@@ -40,7 +40,7 @@ static enum gemm_precision precision_for(const struct weights *w, const struct k
     const enum gemm_precision own = gemm_int8_at(k);
 
     for (size_t i = 0; i < l->n; i++)
-        if (tensor_type_is_quantised(l->t[i].type) && !gemm_takes(own, l->t[i].type))
+        if (tensor_type_is_quantised(l->t[i].type) && !gemm_takes(k, own, l->t[i].type))
             return asked;
     return asked == GEMM_INT8 ? own : asked;
 }

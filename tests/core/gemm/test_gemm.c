@@ -555,7 +555,7 @@ static double rounding(enum gemm_precision p, const float *x, const float *w, bo
 static void typed_check(const struct run *r, const struct matrix *m, enum gemm_precision p,
                         const char *name)
 {
-    const bool w_rounds = !tensor_type_is_quantised(m->t.type);
+    const bool w_rounds = p == GEMM_BF16 || !tensor_type_is_quantised(m->t.type);
 
     for (size_t i = 0; i < r->n_rows; i++) {
         for (size_t j = 0; j < r->n_out; j++) {
@@ -627,7 +627,7 @@ START_TEST(typed_products_are_right_and_their_bits_are_those_of_any_batch_and_le
 
         ck_assert_int_eq(gemm_pack(&w, &t[l], asked, &m.t, NULL), CORE_OK);
         if (asked == GEMM_BF16 && tensor_type_is_quantised(m.t.type))
-            ck_assert_int_eq(gemm_precision(w), GEMM_EXACT);
+            ck_assert_int_eq(gemm_precision(w), t[l].has_tiles ? GEMM_BF16 : GEMM_EXACT);
         else if (tensor_type_is_quantised(m.t.type) &&
                  !(asked == GEMM_INT8_WHOLE && m.t.type == TENSOR_Q8_0))
             ck_assert_int_eq(gemm_precision(w), GEMM_INT8);
@@ -748,12 +748,15 @@ END_TEST
 /* Those of a model with others are as they are stored in all of it (core/model). */
 START_TEST(of_quantised_weights_bytes_alone_are_rounded_for_tiles)
 {
+    const struct kern_table k = {.has_tiles = true}, none = {0};
+
     for (size_t i = 0; i < N_TYPES; i++) {
         if (!tensor_type_is_quantised(types[i]))
             continue;
-        ck_assert(gemm_takes(GEMM_INT8, types[i]));
-        ck_assert(!gemm_takes(GEMM_INT8_ROTATED, types[i]));
-        ck_assert_int_eq(gemm_takes(GEMM_INT8_WHOLE, types[i]), types[i] == TENSOR_Q8_0);
+        ck_assert(gemm_takes(&none, GEMM_INT8, types[i]));
+        ck_assert(!gemm_takes(&k, GEMM_INT8_ROTATED, types[i]));
+        ck_assert_int_eq(gemm_takes(&k, GEMM_INT8_WHOLE, types[i]), types[i] == TENSOR_Q8_0);
+        ck_assert(gemm_takes(&k, GEMM_BF16, types[i]) && !gemm_takes(&none, GEMM_BF16, types[i]));
     }
 }
 END_TEST

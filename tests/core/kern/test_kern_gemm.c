@@ -133,6 +133,39 @@ START_TEST(five_bits_mean_what_their_contract_says)
 }
 END_TEST
 
+/* Of a quantised panel, or a part of one: what pairs() makes of its values. */
+START_TEST(a_quantised_panel_becomes_pairs_of_its_values)
+{
+    const struct kern_panel *p = &forms[_i];
+    struct kern_table t[N_LEVELS];
+    const unsigned n_levels = levels_all(t);
+    struct guarded w = panel_new(p, K_MAX);
+    float *values = calloc((size_t)K_MAX * KERN_PANEL, sizeof(*values));
+    const size_t parts[][2] = {{0, 0}, {0, 32}, {32, 64}, {96, K_MAX - 96}, {0, K_MAX}};
+
+    t[0].widen(p, K_MAX, w.p, values);
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && p->group; i++) {
+        const size_t k = parts[i][0], n = parts[i][1], n_bytes = n * KERN_PANEL * 2;
+        struct kern_panel part = *p;
+        uint16_t *want = calloc(n_bytes + 1, 1);
+
+        part.first = k % KERN_SUPER;
+        t[0].pairs(n, values + k * KERN_PANEL, KERN_PANEL, want);
+        for (unsigned l = 0; l < n_levels; l++) {
+            struct guarded out = guarded_new(n_bytes);
+
+            t[l].to_pairs(&part, n, (const char *)w.p + kern_panel_bytes(p, k), out.p);
+            REQUIRE(memcmp(out.p, want, n_bytes) == 0, "%s form %d, %zu values from %zu on",
+                    t[l].name, _i, n, k);
+            guarded_free(&out);
+        }
+        free(want);
+    }
+    guarded_free(&w);
+    free(values);
+}
+END_TEST
+
 START_TEST(a_part_of_a_panel_is_widened_as_in_the_whole)
 {
     const struct kern_panel *p = &forms[_i];
@@ -562,6 +595,7 @@ Suite *kern_gemm_suite(void)
     levels_report("kern_gemm");
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, widen_gives_the_values_that_the_form_defines, 0, N_FORMS);
+    tcase_add_loop_test(tc, a_quantised_panel_becomes_pairs_of_its_values, 0, N_FORMS);
     tcase_add_loop_test(tc, a_part_of_a_panel_is_widened_as_in_the_whole, 0, N_FORMS);
     tcase_add_test(tc, six_bits_and_integer_scales_mean_what_their_contract_says);
     tcase_add_test(tc, five_bits_mean_what_their_contract_says);
