@@ -55,6 +55,7 @@ ISA_amx = $(if $(is_x86),$(ISA_avx2) -mamx-tile -mamx-bf16 -mamx-int8)
 ISA_neondotprod = $(if $(is_arm),-march=armv8.2-a+dotprod)
 ISA_neonbf16 = $(if $(is_arm),-march=armv8.2-a+bf16)
 ISA_sve = $(if $(is_arm),-march=armv8.2-a+sve+bf16 -msve-vector-bits=256)
+ISA_amxfactor = $(ISA_amx)
 ISA_avx2gemm = $(ISA_avx2)
 ISA_avx2int8 = $(ISA_avx2)
 ISA_avx2pairs = $(ISA_avx2)
@@ -69,7 +70,7 @@ ISA_avx512bf16down = $(ISA_avx512bf16)
 ISA_svegemm = $(ISA_sve)
 ISA_sveint8 = $(ISA_sve)
 KERN_ARM := neon neondotprod neonbf16 sve svegemm sveint8
-KERN_LEVELS := avx2 avx2gemm avx2int8 avx2quads avx2pairs avx2signs avx2words avx2packed avxvnni avx512 avx512gemm avx512int8 avx512vnni avx512vnnidown avx512bf16 avx512bf16down amx $(KERN_ARM)
+KERN_LEVELS := avx2 avx2gemm avx2int8 avx2quads avx2pairs avx2signs avx2words avx2packed avxvnni avx512 avx512gemm avx512int8 avx512vnni avx512vnnidown avx512bf16 avx512bf16down amx amxfactor $(KERN_ARM)
 # No contraction of a * b + c by the compiler: the order of rounding is the kernels' own
 # choice, so that a row's bits do not depend on which loop computed it.
 KERN_OPT := $(if $(filter release,$(VARIANT)),-O3) -ffp-contract=off

@@ -401,9 +401,9 @@ struct kern_table {
     /* There are tiles: gemm_bf16's products are theirs. Rows of x had better be an odd number of
      * lines apart then, because 16 of them are read at once; and all of k in one call. */
     bool has_tiles;
-    /* NULL, or what a thread that has called gemm_bf16() or gemm_int8_tiles() calls when it has no
-     * more for them to do for a while: its tiles stay set from product to product, and of a thread
-     * that has some the system saves and loads 8 KiB more. */
+    /* NULL, or what a thread that has called gemm_bf16(), gemm_int8_tiles(), down_bf16() or
+     * up_bf16() calls when it has no more for them to do for a while: its tiles stay set from
+     * product to product, and of a thread that has some the system saves and loads 8 KiB more. */
     void (*rest)(void);
     /* gemm over x_int8 and a Q8_QUADS, Q6, Q5 or Q4 panel, n_k in whole blocks. d = sum q_x q_w of
      * a group of the panel is exact; s = d * (scale_w * scale_x) + s, and with minima
@@ -420,17 +420,19 @@ struct kern_table {
     size_t int8_tiles_min;
 
     /* Low-rank factors: few outputs of many k, then many outputs of few k. Of typed rows the same
-     * bits at every level.
+     * bits at every level, but for bf16 with AMX.
      *
      * down: dots() of f->x and w.
      * down_bf16: y = scale (x w) of each of n factors, whose x, n_rows, n_k and ldx are the same,
      *          n_k in blocks of 32, panels w[n_k / 2][KERN_DOWN_PANEL][2]. Block b of k belongs to
      *          sum b % 4; each of the four is a chain as in gemm_bf16, and x w is
-     *          ((s0 + s1) + s2) + s3.
+     *          ((s0 + s1) + s2) + s3. With AMX it belongs to sum b % 2, s = s + (even + odd) as
+     *          gemm_bf16 has it there, and x w is s0 + s1.
      * down_int8: the same of x_int8, n_k in blocks, panels of a record for each 32 values of k: f32
      *          scale[KERN_DOWN_PANEL], then uint8 q[8][KERN_DOWN_PANEL][4] as Q8_QUADS has them;
      *          s = d * (scale_w * scale_x) + s as in gemm_int8.
-     * up_bf16: y += x w, n_k even, BF16_PAIRS panels; each element as in gemm_bf16. */
+     * up_bf16: y += x w, n_k even, BF16_PAIRS panels; each element as in gemm_bf16, which with AMX
+     *          begins with y. */
     void (*down)(const struct kern_factor *f);
     void (*down_bf16)(const struct kern_factor *f, size_t n);
     void (*down_int8)(const struct kern_factor *f, size_t n);

@@ -9,34 +9,14 @@
 
 #if defined(__x86_64__)
 #include "core/kern/kern_avx2.inc"
+#include "core/kern/kern_amx.inc"
 
 enum {
-    TILE_ROWS = 16,
-    TILE_BYTES = 64, /* of a row */
-    PAIRS_K = 32,    /* values of k of a step with bf16 */
     PAIRS_ROWS = 2 * TILE_ROWS,
     SUMS_ASKED = 4 /* rows of y that are asked for beside a step: stores wait for lines elsewhere */
 };
 
-/* What LDTILECFG reads. */
-struct tile_shapes {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t n_rows[16];
-};
-
-/* gcc's instructions of tiles do not say that they read memory, so it could leave out or move what
- * only they read: p's is as it was written. */
-static inline void written(const void *p)
-{
-    __asm__ volatile("" : : "r"(p) : "memory");
-}
-
-static void shape(struct tile_shapes *s, unsigned tile, size_t n_rows, size_t row_bytes)
-{
-    s->n_rows[tile] = (uint8_t)n_rows;
-    s->row_bytes[tile] = n_rows ? (uint16_t)row_bytes : 0; /* no rows: no tile */
-}
+_Thread_local struct tiles_shaped kern__tiles;
 
 /* A tile's share of what is needed next. */
 static inline void ask(const char *from, size_t n)
@@ -45,9 +25,6 @@ static inline void ask(const char *from, size_t n)
         PREFETCH(from + i);
 }
 
-/* So many rows the thread's tiles are shaped for; 0: it has none. */
-static _Thread_local size_t shaped_rows;
-
 /* Tiles: 0 and 1 are the sums of the first 16 rows by the panel's halves, 2 and 3 those of the
  * others, 4 and 5 their x, 6 and 7 the halves. gcc wants their numbers as constants. */
 static void pairs_shapes(size_t n_rows)
@@ -55,7 +32,7 @@ static void pairs_shapes(size_t n_rows)
     const size_t first = n_rows < TILE_ROWS ? n_rows : TILE_ROWS;
     struct tile_shapes s = {.palette = 1};
 
-    if (n_rows == shaped_rows)
+    if (is_shaped(TILES_PAIRS, n_rows, 0))
         return;
     for (unsigned half = 0; half < 2; half++) {
         shape(&s, half, first, TILE_BYTES);
@@ -63,9 +40,7 @@ static void pairs_shapes(size_t n_rows)
         shape(&s, 4 + half, half ? n_rows - first : first, TILE_BYTES);
         shape(&s, 6 + half, TILE_ROWS, TILE_BYTES);
     }
-    written(&s);
-    _tile_loadconfig(&s);
-    shaped_rows = n_rows;
+    shapes_set(&s);
 }
 
 /* The values of k behind the last whole step, with zeros behind them: these change no sum. */
@@ -306,9 +281,9 @@ static void gemm_int8_tiles(const struct kern_gemm *g)
 
 static void rest(void)
 {
-    if (shaped_rows)
+    if (kern__tiles.use != TILES_NONE)
         _tile_release();
-    shaped_rows = 0;
+    kern__tiles.use = TILES_NONE;
 }
 
 void kern__fill_amx(struct kern_table *t)
@@ -318,5 +293,6 @@ void kern__fill_amx(struct kern_table *t)
     t->int8_tiles_min = TILE_ROWS / 2 + 1; /* fewer have as much from the instruction for bytes */
     t->has_tiles = true;
     t->rest = rest;
+    kern__fill_amxfactor(t);
 }
 #endif

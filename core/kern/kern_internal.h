@@ -32,6 +32,7 @@ void kern__fill_avx512gemm(struct kern_table *t);
 void kern__fill_avx512int8(struct kern_table *t);
 void kern__fill_avx512vnnidown(struct kern_table *t);
 void kern__fill_avx512bf16down(struct kern_table *t);
+void kern__fill_amxfactor(struct kern_table *t);
 void kern__fill_svegemm(struct kern_table *t);
 void kern__fill_sveint8(struct kern_table *t);
 
