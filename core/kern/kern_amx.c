@@ -32,7 +32,7 @@ static void pairs_shapes(size_t n_rows)
     const size_t first = n_rows < TILE_ROWS ? n_rows : TILE_ROWS;
     struct tile_shapes s = {.palette = 1};
 
-    if (is_shaped(TILES_PAIRS, n_rows, 0))
+    if (note_shapes(TILES_PAIRS, n_rows, 0))
         return;
     for (unsigned half = 0; half < 2; half++) {
         shape(&s, half, first, TILE_BYTES);

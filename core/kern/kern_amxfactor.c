@@ -14,7 +14,7 @@ static void down_shapes(size_t n_rows)
 {
     struct tile_shapes s = {.palette = 1};
 
-    if (is_shaped(TILES_DOWN, n_rows, 0))
+    if (note_shapes(TILES_DOWN, n_rows, 0))
         return;
     for (unsigned i = 0; i < 2 * DOWN_PANELS; i++)
         shape(&s, i, n_rows, KERN_DOWN_PANEL * sizeof(float));
@@ -158,7 +158,7 @@ static void up_shapes(size_t n_rows, size_t n_k)
     const size_t most = n_k < PAIRS_K ? n_k : PAIRS_K;
     struct tile_shapes s = {.palette = 1};
 
-    if (is_shaped(TILES_UP, n_rows < TILE_ROWS ? n_rows : TILE_ROWS + n_rows % TILE_ROWS, most))
+    if (note_shapes(TILES_UP, n_rows < TILE_ROWS ? n_rows : TILE_ROWS + n_rows % TILE_ROWS, most))
         return;
     for (unsigned i = 0; i < 2; i++) {
         const size_t n = i ? n_rows % TILE_ROWS : n_rows < TILE_ROWS ? 0 : TILE_ROWS;
