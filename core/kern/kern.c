@@ -62,7 +62,7 @@ static bool has_sve256(void)
 
 /* Intel's processors read less of themselves than what a row alone asks for (0.5 to 0.95 at each
  * level), AMD's more (Zen 4: 1.35 times; docs/performance-products.md). */
-static bool row_asks(void)
+static bool does_row_ask(void)
 {
 #if defined(__x86_64__)
     return __builtin_cpu_is("intel");
@@ -148,8 +148,13 @@ unsigned kern_cpu_levels(void)
 
 void kern_table_init(struct kern_table *t, unsigned levels)
 {
+    kern__table_init(t, levels, does_row_ask());
+}
+
+void kern__table_init(struct kern_table *t, unsigned levels, bool row_asks)
+{
     levels &= kern_cpu_levels();
-    *t = (struct kern_table){.row_asks = row_asks()};
+    *t = (struct kern_table){.row_asks = row_asks};
     for (unsigned i = 0; i < N_LEVELS; i++) {
         const struct level *l = &all_levels[i];
 

@@ -396,7 +396,8 @@ struct kern_table {
      * tdpbf16ps does. */
     void (*gemm_bf16)(const struct kern_gemm *g);
     /* A row alone had better be given what comes next of a weight, too (ahead in struct kern_gemm):
-     * the processor's own prefetching reads less than that; elsewhere it does better. */
+     * the processor's own prefetching reads less than that; elsewhere it does better. Levels may
+     * have other loops there, of the same bits. */
     bool row_asks;
     /* There are tiles: gemm_bf16's products are theirs. Rows of x had better be an odd number of
      * lines apart then, because 16 of them are read at once; and all of k in one call. */

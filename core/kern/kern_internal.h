@@ -9,6 +9,9 @@
 
 #include "core/kern/kern.h"
 
+/* kern_table_init() for a processor of this kind or that: what row_asks stands for. */
+void kern__table_init(struct kern_table *t, unsigned levels, bool row_asks);
+
 void kern__fill_portable(struct kern_table *t);
 void kern__fill_avx2(struct kern_table *t);
 void kern__fill_avx2float(struct kern_table *t);

@@ -1,4 +1,5 @@
 /* tests/core/kern/test_kern_gemm.c - the packed product: widen and gemm. */
+#include "core/kern/kern_internal.h"
 #include "kern_test.h"
 
 static const struct kern_panel forms[] = {
@@ -10,7 +11,17 @@ static const struct kern_panel forms[] = {
     {KERN_PANEL_Q4, 32, true, KERN_SCALE_K, 0},     {KERN_PANEL_Q5, 32, true, KERN_SCALE_K, 0},
     {KERN_PANEL_Q6, 16, false, KERN_SCALE_K, 0},    {KERN_PANEL_Q5, 32, false, KERN_SCALE_F16, 0},
 };
-enum { N_FORMS = sizeof(forms) / sizeof(forms[0]), K_MAX = 320 };
+enum { N_FORMS = sizeof(forms) / sizeof(forms[0]), K_MAX = 320, N_TABLES = 2 * N_LEVELS };
+
+/* Every level, and each as it is on processors of the other kind (row_asks). */
+static unsigned tables_all(struct kern_table t[N_TABLES])
+{
+    const unsigned n = levels_all(t);
+
+    for (unsigned i = 0; i < n; i++)
+        kern__table_init(&t[n + i], t[i].level, !t[i].row_asks);
+    return 2 * n;
+}
 
 /* A panel of n_k values of k with finite scales, at the end of memory. */
 static struct guarded panel_new(const struct kern_panel *p, size_t n_k)
@@ -36,8 +47,8 @@ START_TEST(widen_gives_the_values_that_the_form_defines)
 {
     const struct kern_panel *p = &forms[_i];
     const size_t ks[] = {0, 32, 64, K_MAX};
-    struct kern_table t[N_LEVELS];
-    const unsigned n_levels = levels_all(t);
+    struct kern_table t[N_TABLES];
+    const unsigned n_levels = tables_all(t);
 
     for (size_t i = 0; i < 4; i++) {
         const size_t n = ks[i] * KERN_PANEL;
@@ -137,8 +148,8 @@ END_TEST
 START_TEST(a_quantised_panel_becomes_pairs_of_its_values)
 {
     const struct kern_panel *p = &forms[_i];
-    struct kern_table t[N_LEVELS];
-    const unsigned n_levels = levels_all(t);
+    struct kern_table t[N_TABLES];
+    const unsigned n_levels = tables_all(t);
     struct guarded w = panel_new(p, K_MAX);
     float *values = calloc((size_t)K_MAX * KERN_PANEL, sizeof(*values));
     const size_t parts[][2] = {{0, 0}, {0, 32}, {32, 64}, {96, K_MAX - 96}, {0, K_MAX}};
@@ -169,8 +180,8 @@ END_TEST
 START_TEST(a_part_of_a_panel_is_widened_as_in_the_whole)
 {
     const struct kern_panel *p = &forms[_i];
-    struct kern_table t[N_LEVELS];
-    const unsigned n_levels = levels_all(t);
+    struct kern_table t[N_TABLES];
+    const unsigned n_levels = tables_all(t);
     struct guarded w = panel_new(p, K_MAX);
     float *whole = calloc((size_t)K_MAX * KERN_PANEL, sizeof(*whole));
     float *out = core_alloc_aligned((size_t)K_MAX * KERN_PANEL * sizeof(*out));
@@ -268,8 +279,8 @@ START_TEST(gemm_is_right_at_every_level_form_and_size)
 {
     static const size_t cols[] = {1, 7, 8, 9, 15, 16, 17, 24, 31, 32};
     static const size_t ks[] = {0, 32, 96};
-    struct kern_table t[N_LEVELS];
-    const unsigned n_levels = levels_all(t);
+    struct kern_table t[N_TABLES];
+    const unsigned n_levels = tables_all(t);
 
     for (size_t rows = 0; rows < 32; rows++) {
         for (size_t c = 0; c < 10; c++) {
@@ -292,8 +303,8 @@ END_TEST
 
 START_TEST(float_panels_may_have_any_k)
 {
-    struct kern_table t[N_LEVELS];
-    const unsigned n_levels = levels_all(t);
+    struct kern_table t[N_TABLES];
+    const unsigned n_levels = tables_all(t);
 
     for (size_t i = 0; i < N_EDGE_SIZES; i++) {
         for (size_t rows = 1; rows < 16; rows++) {
@@ -314,8 +325,8 @@ END_TEST
 START_TEST(a_row_has_the_same_bits_in_every_batch)
 {
     enum { ROWS = 29, PAGE = 4096 };
-    struct kern_table t[N_LEVELS];
-    const unsigned n_levels = levels_all(t);
+    struct kern_table t[N_TABLES];
+    const unsigned n_levels = tables_all(t);
     struct product q = product_new(&forms[_i], ROWS, K_MAX, 32, 0);
     float all[ROWS * 32], part[ROWS * 32];
     float *wide = aligned_alloc(64, K_MAX * KERN_PANEL * sizeof(float));
@@ -365,8 +376,8 @@ END_TEST
 START_TEST(room_for_widened_values_changes_no_bit)
 {
     enum { ROWS = 75 };
-    struct kern_table t[N_LEVELS];
-    const unsigned n_levels = levels_all(t);
+    struct kern_table t[N_TABLES];
+    const unsigned n_levels = tables_all(t);
     static const size_t ks[] = {1, 17, K_MAX};
 
     for (size_t k = 0; k < 3; k++) {
@@ -416,8 +427,8 @@ static struct guarded packed_new(const struct kern_table *t, const struct kern_g
 START_TEST(packed_rows_stand_side_by_side)
 {
     enum { N_K = 12, LD = 15 };
-    struct kern_table t[N_LEVELS];
-    const unsigned n_levels = levels_all(t);
+    struct kern_table t[N_TABLES];
+    const unsigned n_levels = tables_all(t);
 
     for (unsigned l = 0; l < n_levels; l++) {
         for (size_t rows = 1; t[l].pack_x && rows <= KERN_X_ROWS; rows++) {
@@ -443,8 +454,8 @@ START_TEST(packed_rows_change_no_bit)
 {
     static const size_t ks[] = {4, 36, 384, 388, 772}, cols[] = {1, 16, 17, 32};
     static const size_t rows[] = {1, 5, 8, 9, 16, 17, 18, 25, 144, 146, 153, 300};
-    struct kern_table t[N_LEVELS];
-    const unsigned n_levels = levels_all(t);
+    struct kern_table t[N_TABLES];
+    const unsigned n_levels = tables_all(t);
 
     for (size_t i = 0; i < 5 * 4 * 12; i++) {
         const size_t n_k = ks[i % 5], n_rows = rows[i / 5 % 12], n_cols = cols[i / 60];
@@ -490,8 +501,8 @@ START_TEST(two_panels_at_once_are_one_and_one)
 {
     enum { FAR = 3 }; /* panels from the first to the second */
     static const size_t ks[] = {0, 1, 31, K_MAX};
-    struct kern_table t[N_LEVELS];
-    const unsigned n_levels = levels_all(t);
+    struct kern_table t[N_TABLES];
+    const unsigned n_levels = tables_all(t);
 
     for (size_t i = 0; i < 4; i++) {
         const size_t bytes = kern_panel_bytes(&forms[_i], ks[i]), cols = FAR * KERN_PANEL;
@@ -543,8 +554,8 @@ START_TEST(a_panel_in_parts_gives_the_bits_of_a_whole_one)
     enum { N_PARTS = 5, N_ROWS = 19 };
     static const size_t ks[] = {1, 31, 32, 33, 96, 130};
     const size_t row_bytes = kern_panel_bytes(&forms[_i], 1);
-    struct kern_table t[N_LEVELS];
-    const unsigned n_levels = levels_all(t);
+    struct kern_table t[N_TABLES];
+    const unsigned n_levels = tables_all(t);
 
     for (size_t c = 0; c < sizeof(ks) / sizeof(ks[0]); c++) {
         struct product q = product_new(&forms[_i], N_ROWS, ks[c], c % 2 ? 32 : 13, 0);
